@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations
-from math import ceil, isqrt, prod
+from math import ceil, isqrt
 
-from redfuser.acrf.cascade import Extent, Let, Reduce
-from redfuser.acrf.expr import BYTES, Const, Expr, Index, Load, Op, children, indices_of, loads_of, refs_of
+from redfuser.acrf.cascade import Let, Reduce
+from redfuser.acrf.expr import BYTES, Const, Expr, Index, Load, Op, children, indices_of, loads_of
 from redfuser.acrf.state import Fused
+from redfuser.strategies.points import crossed, grid_of, number, plain, points_of, spread, weighed_alike
 from redfuser.strategies.program import Strategy
 from redfuser.target import Target
 from redfuser.target import target as named
@@ -35,8 +35,6 @@ ASKED = 2
 """Times as many bytes as memory needs to have been asked for: blocks ask in steps. On an H200, us, with once, twice and four
 times as many splits: a sum of squares of 2^24 halves 16.2, 11.7 and 10.4, variances of 1024 columns of 16384 31.4, 25.1 and
 26.9, log-sum-exp of 4096 columns of 4096 halves 20.2, 15.6 and 18.5."""
-_SYMBOLIC = 1024
-"""What a symbolic extent counts as."""
 STRETCH = 1024
 """Elements of a segment on a CPU: its sums are one addition each to those of the row, however many it has, and what moves them
 to another reference costs as much as many elements do."""
@@ -84,7 +82,7 @@ def select(fused: Fused, target: Machine | Target | str) -> tuple[Strategy, int]
         return "map", 1
     m = machine(target)
     cascade = fused.cascade
-    extent = _number(cascade.extent(cascade.raxis))
+    extent = number(cascade.extent(cascade.raxis))
     on_row = any(cascade.raxis in s.axes or (isinstance(s, Reduce) and s.over == cascade.raxis) for s in fused.post)
     whole = m.processors > 1 and any(len(a.names) > 1 for a in fused.state.accumulators)  # tiles pick the best of a whole row
     beside = _beside(fused) if m.processors > 1 else 0
@@ -92,10 +90,11 @@ def select(fused: Fused, target: Machine | Target | str) -> tuple[Strategy, int]
         return "resident", 1
     blocks = _blocks(fused, m)
     if beside:
-        blocks = _rows(fused, _points(fused))[0]
+        blocks = _rows(fused, points_of(fused))[0]
         line = OWN if beside >= OWN or columns(fused) else LINE
         blocks = blocks // beside * ceil(beside / line)
-        asked = LINE * STEP * sum({(x.tensor, x.indices): BYTES[x.dtype] for x in _of_columns(fused, _points(fused))}.values())
+        columnar = {(x.tensor, x.indices): BYTES[x.dtype] for x in _of_columns(fused, points_of(fused))}
+        asked = LINE * STEP * sum(columnar.values())
         splits = min(m.processors * ceil(ASKED * m.flight / asked) // blocks, extent * line // LINE // _MIN_RANGE)
         return ("multi", splits) if splits > 1 else ("single", 1)
     if m.processors > 1 and 2 * blocks <= m.processors and extent >= 2 * _MIN_RANGE:
@@ -113,46 +112,42 @@ def alone(fused: Fused) -> int:
     """Rows that share nothing along the r-axis, and of which nothing but a few numbers is reduced, element by element;
     else 0."""
     few = not any(isinstance(s, Reduce) for s in fused.producers) and all(
-        len(a.names) == 1 and _spread(fused, frozenset(a.axes)) <= FEW for a in fused.state.accumulators)
+        len(a.names) == 1 and spread(fused, frozenset(a.axes)) <= FEW for a in fused.state.accumulators)
     distinct, shared = _rows(fused)
     return distinct if few and shared == 1 and not _beside(fused) else 0
 
 
 def columns(fused: Fused) -> bool:
     """Are numbers reduced of columns of data, side by side in memory, many enough for most threads of a block to have one?"""
-    return _plain(fused) and _beside(fused) > OWN // 2 and all(len(a.names) == 1 for a in fused.state.accumulators)
+    return plain(fused) and _beside(fused) > OWN // 2 and all(len(a.names) == 1 for a in fused.state.accumulators)
 
 
 def on_chip(fused: Fused, target: Machine | Target | str, room: int = 0) -> bool:
     """Whether a block holds a row, in ``room`` bytes where they are given."""
-    return _row_bytes(fused) * _number(fused.cascade.extent(fused.cascade.raxis)) <= (room or machine(target).row_bytes)
+    return _row_bytes(fused) * number(fused.cascade.extent(fused.cascade.raxis)) <= (room or machine(target).row_bytes)
 
 
 def cpu_segment(fused: Fused, strategy: Strategy) -> int | None:
     """Elements of a segment of a row that a CPU walks; None for as many as by default, where an element is a contraction or
     more than a few numbers, which would be held for all of them."""
     few = strategy in ("single", "multi") and all(isinstance(p, Let) for p in fused.producers) and all(
-        _spread(fused, frozenset(x.axes)) <= FEW for x in (*fused.producers, *fused.state.accumulators))
+        spread(fused, frozenset(x.axes)) <= FEW for x in (*fused.producers, *fused.state.accumulators))
     return STRETCH if few and isinstance(fused.cascade.extent(fused.cascade.raxis), int) else None
 
 
 def _at_once(fused: Fused, m: Machine) -> int:
     """Blocks that a processor is to have: no more than may accumulate in half of its registers."""
-    held = 4 * min(m.rows, _rows(fused)[1]) * sum(_spread(fused, frozenset(a.axes)) for a in fused.state.accumulators)
+    held = 4 * min(m.rows, _rows(fused)[1]) * sum(spread(fused, frozenset(a.axes)) for a in fused.state.accumulators)
     return max(1, min(_BLOCKS_PER_PROCESSOR, m.registers // 2 // max(1, held)))
 
 
 def _whole_steps(fused: Fused, m: Machine, blocks: int, extent: int) -> int:
     """Splits of rows that share nothing, until enough bytes are asked for at once, each of them whole steps long."""
-    if _rows(fused)[1] > 1 or any(_spread(fused, frozenset(a.axes)) > 1 for a in fused.state.accumulators):
+    if _rows(fused)[1] > 1 or any(spread(fused, frozenset(a.axes)) > 1 for a in fused.state.accumulators):
         return 1
     asked = LONG * sum({(x.tensor, x.indices): BYTES[x.dtype] for x in _along(fused)}.values())
     splits = ceil(ASKED * m.flight / max(1, asked)) * m.processors // blocks
     return min(1 << max(0, splits - 1).bit_length(), extent // LONG)
-
-
-def _number(extent: Extent) -> int:
-    return extent if isinstance(extent, int) else _SYMBOLIC
 
 
 def _varies(index: Expr, raxis: str) -> bool:
@@ -168,22 +163,11 @@ def _row_bytes(fused: Fused) -> int:
     own numbers (``w[l // 4096]``) are few."""
     cascade = fused.cascade
     exprs = [s.expr for s in (*fused.producers, *fused.post)] + [a.contribution for a in fused.state.accumulators]
-    held = {(x.tensor, x.indices): BYTES[x.dtype] * _spread(fused, indices_of(x))
+    points = weighed_alike(fused)
+    held = {(x.tensor, x.indices): BYTES[x.dtype] * spread(fused, indices_of(x) - points)
             for e in exprs for x in loads_of(e) if any(_varies(i, cascade.raxis) for i in x.indices)}
-    kept = [4 * _spread(fused, frozenset(p.axes)) for p in fused.producers]
+    kept = [4 * spread(fused, frozenset(p.axes) - points) for p in fused.producers]
     return sum(held.values()) + sum(kept)
-
-
-def _grid(fused: Fused) -> set[str]:
-    sets = [set(a.axes[:-1] if a.reducer.kind == "topk" else a.axes) for a in fused.state.accumulators]
-    across = {s.over for s in (*fused.state.finalize, *fused.post) if isinstance(s, Reduce)}
-    return set.intersection(*sets) - across if sets else set()
-
-
-def _spread(fused: Fused, axes: frozenset[str]) -> int:
-    """Elements per grid point and element of the r-axis: the axes that are neither."""
-    free = axes - _grid(fused) - {fused.cascade.raxis}
-    return prod(_number(fused.cascade.extent(a)) for a in free)
 
 
 def _along(fused: Fused) -> list[Load]:
@@ -197,9 +181,9 @@ def _rows(fused: Fused, points: set[str] | None = None) -> tuple[int, int]:
     multiplied as matrices, those that share an operand; else those that share all."""
     along, distinct, shared = _along(fused), 1, 1
     products = points is None and (_products(fused) or any(
-        _crossed(fused, a.contribution, _grid(fused)) for a in fused.state.accumulators))
-    for axis in points or _grid(fused):
-        extent = _number(fused.cascade.extent(axis))
+        crossed(fused, a.contribution, grid_of(fused)) for a in fused.state.accumulators))
+    for axis in points or grid_of(fused):
+        extent = number(fused.cascade.extent(axis))
         found = [_sharing(x, axis, extent) for x in along]
         same = (max if products else min)(found, default=1)
         shared *= same
@@ -216,52 +200,29 @@ def _blocks(fused: Fused, m: Machine) -> int:
 def _products(fused: Fused) -> bool:
     """Is something multiplied as matrices inside an element, or by columns?"""
     return any(isinstance(s, Reduce) for s in fused.producers) or any(
-        _spread(fused, frozenset(a.axes)) > 1 for a in fused.state.accumulators)
+        spread(fused, frozenset(a.axes)) > 1 for a in fused.state.accumulators)
 
 
 def _multiplies_singles(fused: Fused) -> bool:
     """Are matrices of float32 multiplied?"""
-    free = {a: frozenset(a.axes) - _grid(fused) for a in fused.state.accumulators}
+    free = {a: frozenset(a.axes) - grid_of(fused) for a in fused.state.accumulators}
     found = [x for s in fused.producers if isinstance(s, Reduce) for x in loads_of(s.expr)]
     found += [x for a, own in free.items() for x in loads_of(a.contribution) if own & indices_of(x)]
     return any(x.dtype == "f32" for x in found)
 
 
-def _crossed(fused: Fused, e: Expr, grid: set[str]) -> bool:
-    """Do two tensors that are read along the r-axis each lack an axis of the grid that the other has?"""
-    raxis = fused.cascade.raxis
-    known = [indices_of(x) & grid for x in loads_of(e) if raxis in indices_of(x)]
-    return any(a - b and b - a for a, b in combinations(known, 2))
-
-
 def _beside(fused: Fused) -> int:
     """Rows whose elements lie side by side, as those of a row do not: reductions of the columns of a matrix. 0 for fewer than
     a block would read together, and for products."""
-    grid = _points(fused)
+    grid = points_of(fused)
     own = [x.indices[-1] for x in _of_columns(fused, grid)]
     free = {a for s in (*fused.producers, *fused.state.accumulators) for a in s.axes} - {fused.cascade.raxis}
-    if any(isinstance(s, Reduce) for s in fused.producers) or any(_number(fused.cascade.extent(a)) > 1 for a in free - grid):
+    if any(isinstance(s, Reduce) for s in fused.producers) or any(number(fused.cascade.extent(a)) > 1 for a in free - grid):
         return 0
     if len(set(own)) != 1 or not isinstance(own[0], Index) or own[0].axis not in grid:
         return 0
-    n = _number(fused.cascade.extent(own[0].axis))
+    n = number(fused.cascade.extent(own[0].axis))
     return n if n >= FEW else 0
-
-
-def _points(fused: Fused) -> set[str]:
-    """The grid, with the axes that some accumulators lack where along them run whole reductions of what lies in memory (the sum
-    of a mask of rows, beside sums of columns under it): no columns of a product, which shares its weights among them."""
-    grid = _grid(fused)
-    whole = grid | {x for a in fused.state.accumulators if a.reducer.kind != "topk" for x in a.axes}
-    crossed = any(_crossed(fused, a.contribution, whole) for a in fused.state.accumulators)
-    return grid if crossed or not _plain(fused) else whole
-
-
-def _plain(fused: Fused) -> bool:
-    """Is what is reduced made of data alone, and of no result?"""
-    names = {n for a in fused.state.accumulators for n in a.names}
-    return not any(isinstance(s, Reduce) for s in fused.producers) and not any(
-        refs_of(e) & names for e in (*(s.expr for s in fused.producers), *(a.contribution for a in fused.state.accumulators)))
 
 
 def _of_columns(fused: Fused, grid: set[str]) -> list[Load]:
@@ -270,7 +231,7 @@ def _of_columns(fused: Fused, grid: set[str]) -> list[Load]:
     raxis = fused.cascade.raxis
     found = [x for x in _along(fused) if grid & indices_of(x)]
     columns = {x.indices[-1].axis for x in found if isinstance(x.indices[-1], Index)} & grid
-    if len(columns) != 1 or not _plain(fused):
+    if len(columns) != 1 or not plain(fused):
         return found
     return [x for x in found if columns & indices_of(x) or raxis not in indices_of(x.indices[-1])]
 

@@ -70,6 +70,8 @@ def choose(kernel: Kernel, extents: dict[str, int]) -> Roles:
         grid.insert(0, kernel.split)
     segment = None if kernel.kind == "combine" else kernel.raxis
     grid += _points(kernel, grid, extents)
+    if kernel.kind == "map":  # another kernel has reduced what these are points of
+        grid += dict.fromkeys(a for b in kernel.tail for a in b.axes if a not in (*grid, kernel.raxis))
     reserved = {*grid, kernel.raxis, kernel.split}
     lists = dict.fromkeys(b.axes[-1] for b in (*kernel.init, *kernel.body, *kernel.tail) if _list_valued(b))
     vectors = [tuple(a for a in b.axes if a not in reserved and a not in lists) for b in (*kernel.init, *kernel.body)
