@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -222,6 +223,29 @@ def test_bad_luck_on_one_draw_is_no_defect(model: redfuser.runtime.model.Compile
     got = trial.outcome(spec, unlucky, unfused, CPU)
     assert len(first) > len(trial.DRAWS) and got.verdict == "right", got
     assert trial.outcome(spec, lambda *a: unfused(CPU, *a)[0] * 1.0012, unfused, CPU).verdict == "wrong"
+
+
+def test_wide_draws_are_no_wider_than_the_program_has_numbers() -> None:
+    """Exponentials of 300 leave the range in a sum before it is scaled, and after it they do not: a step of a delta rule, whose
+    decays are inputs of its kernel, was refused. What is wrong in range is still seen."""
+    def step(s: torch.Tensor, k: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        return (s * g.exp()[:, None, None] * (k / k.norm(dim=-1, keepdim=True))[..., None]).sum(1)
+
+    shapes = ((2000, 8, 6), (2000, 8), (2000,))
+    model = redfuser.compile(step, tuple(map(torch.randn, shapes)), target="cpu")
+    ((name, spec),) = model.kernels.items()
+    unfused = trial.function(str(model.reference_of(name)))
+    beyond: list[bool] = []
+
+    def deferred(*args: torch.Tensor, most: float = 1e9) -> torch.Tensor:
+        """Divided behind the sum."""
+        s, k, g = (next(x for x in args if x.numel() == math.prod(n)).reshape(n) for n in shapes)
+        beyond.append(bool((g.isfinite() & (g > 69)).any()))
+        return (s * g.clamp(max=most).exp()[:, None, None] * k[..., None]).sum(1) / k.norm(dim=-1, keepdim=True)
+
+    assert trial.outcome(spec, deferred, unfused, CPU) == trial.Outcome("right") and not any(beyond)
+    assert trial.outcome(spec, lambda *a: deferred(*a) * (1 + 2.0**-16), unfused, CPU).verdict == "wrong"
+    assert trial.outcome(spec, lambda *a: deferred(*a, most=7), unfused, CPU).verdict == "wrong"
 
 
 def test_digits_that_cancel_in_the_program_are_not_asked_of_a_kernel() -> None:
