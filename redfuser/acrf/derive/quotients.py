@@ -23,6 +23,16 @@ def in_quotients(work: Derivation, results: list[tuple[Expr, Fraction]], dtype: 
     return [*quotients, *rest]
 
 
+def in_pairs(factors: list[tuple[Expr, Fraction]], dtype: str) -> list[tuple[Expr, Fraction]]:
+    """``o * (v - p) / (a * b)`` as ``(o / a) * ((v - p) / b)``: of two factors and two divisors, either product may be out of
+    range where the result is not (keys of 1e-18 that are normalised, on both sides of a delta rule)."""
+    above, below = ([x for x, p in factors if p == power] for power in (1, -1))
+    if min(len(above), len(below)) < 2 or len(above) + len(below) < len(factors):
+        return factors
+    pairs = [(Op("div", both, dtype), Fraction(1)) for both in zip(above, below, strict=False)]
+    return [*pairs, *((x, Fraction(1)) for x in above[len(pairs):]), *((x, Fraction(-1)) for x in below[len(pairs):])]
+
+
 def _at_most(work: Derivation, x: Expr, y: Expr) -> bool:
     """Proved: ``0 <= x <= y``, both results."""
     more = add(to_poly(work.scope.inline(y)), to_poly(work.scope.inline(x)), -1)

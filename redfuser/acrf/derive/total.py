@@ -29,7 +29,7 @@ from redfuser.acrf.derive.family import residuals, sum_up, translated
 from redfuser.acrf.derive.indicator import moving
 from redfuser.acrf.derive.members import members, where_counted
 from redfuser.acrf.derive.pull_out import finish_late
-from redfuser.acrf.derive.quotients import in_quotients
+from redfuser.acrf.derive.quotients import in_pairs, in_quotients
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, op, refs_of, walk
 from redfuser.acrf.facts.algebra import INF, accumulator_dtype
 from redfuser.acrf.facts.normal import product
@@ -71,7 +71,7 @@ def derive_sum(work: Derivation, r: Reduce) -> None:
             (q < 0 and not work.ranges.of(b).nonzero) or may_be_undefined(work, b) or not only_counted(work, b, t.conds)
             for b, q in results)
         for value, out in ((main, plain), (root, rooted)):
-            v = product([(value, F1), *resolved], dtype, t.coefficient)
+            v = product(in_pairs([(value, F1), *resolved], dtype), dtype, t.coefficient)
             if masked:
                 v = where_counted(work, r, t, value, v, dtype)
             out.append(where([(work.scope.resolve(c), side) for c, side in reversed(t.dconds)], v, Const(0.0, dtype)))
