@@ -8,9 +8,13 @@ from redfuser.acrf.state import Fused, NotFusable
 from redfuser.errors import LoweringError
 from redfuser.sizes import Symbol
 from redfuser.strategies import alone, columns, cpu_segment, realise, select
+from redfuser.strategies.points import weighed_alike
 from redfuser.strategies.symbols import usual
 from redfuser.target import target
 
+ALIKE = 128
+"""Elements of a row on chip that all rows weigh alike, at most: of longer ones, where no layout is told, TileLang gives each
+thread whole rows, and nvcc takes minutes for them (RF454)."""
 SPILLED = 128
 """Bytes of a thread's registers in memory, beyond which the next configuration is tried: an eighth of what a thread has."""
 
@@ -28,8 +32,11 @@ def untuned(fused: Fused, arch: str, symbols: tuple[Symbol, ...] = ()) -> tuple[
 def _modelled(fused: Fused, arch: str, symbols: tuple[Symbol, ...]) -> tuple[Any, Any]:
     chosen: Any
     chosen, parts = select(usual(fused, symbols), arch)
-    if chosen == "resident" and not isinstance(fused.cascade.extent(fused.cascade.raxis), int):
+    extent = fused.cascade.extent(fused.cascade.raxis)
+    if chosen == "resident" and not isinstance(extent, int):
         chosen = "single"  # what is held on chip has the size of a number
+    elif chosen == "resident" and arch != "cpu" and isinstance(extent, int) and extent > ALIKE and weighed_alike(fused):
+        chosen = "single"
     if arch != "cpu" and not symbols and (rows := alone(fused)):
         from redfuser.tensorize.walks import quickest
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from redfuser.acrf.cascade import Provenance, Reduce
@@ -25,12 +24,23 @@ def trimmed(drafts: list[Draft], others: Iterable[Draft]) -> Iterator[Draft]:
     known = [*drafts, *others]
     outside, taken = {n.var for d in known for n in d.external}, {u for d in known for u in d.units}
 
-    @cache
-    def unread(u: Unit) -> bool:
-        return not any(n.escapes or n.var in outside for n in u.results) and all(c in taken or unread(c) for c in u.consumers)
+    unread: dict[Unit, bool] = {}
+
+    def settle(start: Unit) -> bool:
+        todo, new = [start], set[Unit]()
+        while todo:  # consumers first; no recursion, since a model is as deep as it is long
+            if (u := todo.pop()) not in unread and u not in new:
+                new.add(u)
+                todo += () if read(u) else (c for c in u.consumers if c not in taken)
+        for u in sorted(new, key=lambda u: -u.index):
+            unread[u] = not read(u) and all(c in taken or unread[c] for c in u.consumers)
+        return unread[start]
+
+    def read(u: Unit) -> bool:
+        return any(n.escapes or n.var in outside for n in u.results)
 
     for d in drafts:
-        kept = [s for s in d.sinks if s.node.unit is None or not unread(s.node.unit)]
+        kept = [s for s in d.sinks if s.node.unit is None or not settle(s.node.unit)]
         yield replace(d, sinks=kept) if kept and len(kept) < len(d.sinks) else d
 
 
