@@ -66,10 +66,11 @@ def of_one_row(d: Draft, i: Instance) -> bool:
 
 
 def by_columns(d: Draft, i: Instance) -> bool:
-    """Is it a reduction of the row whose columns no two rows weigh? Each column is then a row of its own, which has weights
-    that others have as well, and no matrix: ``(w[:, None] * v).sum(0)``."""
+    """Is it a reduction of the row that has no columns, or that the program writes out, ``(w[:, None] * v).sum(0)``, and whose
+    columns no two rows weigh? Each column is then a row of its own, which has weights that others have as well, and no matrix.
+    (A projection of one token is a matrix all the same: its weights are a library's, or a kernel's of their own.)"""
     columns = set(i.axes) - set(d.p_axes)
-    return not columns or _shared(d, [i], columns) < 2
+    return not columns or ((i.node.unit is None or not contracts(i.node.unit)) and _shared(d, [i], columns) < 2)
 
 
 def _shared(d: Draft, products: Iterable[Instance], across: Collection[str] = (R,)) -> int:

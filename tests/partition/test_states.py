@@ -152,3 +152,14 @@ def test_a_masked_sum_of_channels_is_a_row_for_each(channels: int) -> None:
     assert select(replace(region.fused, cascade=longer), target("sm_90a"))[0] != "resident"
     short = replace(c, axes=tuple(replace(a, extent=ALIKE) if a.name == c.raxis else a for a in c.axes))
     assert [untuned(replace(region.fused, cascade=x), "sm_90a")[0] for x in (c, short)] == ["single", "resident"]
+
+
+def test_a_projection_of_one_token_is_no_part_of_its_norm() -> None:
+    """Joined to the norm whose row is written it was worth nothing, and was left to torch with it."""
+    def f(x: Tensor, g: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        h = F.rms_norm(x, (4096,), g)
+        return F.linear(h, k), F.linear(h, v), h
+
+    half = torch.float16
+    p = found(f, *(torch.empty(s, dtype=half, device="meta") for s in ((1, 1, 4096), (4096,), (1024, 4096), (1024, 4096))))
+    assert len(p.regions) == 3 and not {"relax.matmul"} & set(p.kept)
