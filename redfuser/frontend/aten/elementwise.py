@@ -120,9 +120,10 @@ def remainder(c: Context, self: Any, other: Any) -> Any:
 
 
 def _divided(c: Context, x: Any, by: Any, what: str) -> Any:
-    """The dividend of a floating quotient that is no step: ``by`` is a power of two, so that it is exact, and what torch makes
-    of its own remainder is what ``floor`` makes of it. (Of another number the quotient is rounded, over a step or not.)"""
-    if not isinstance(by, int | float) or by <= 0 or math.frexp(by)[0] != 0.5 or not 2.0 ** -14 <= by <= 2.0 ** 15:
+    """The dividend of a floating quotient that is no step: ``by`` is a power of two, so that it is exact (but for subnormal
+    numbers), and what torch makes of its own remainder is what ``floor`` makes of it. Of another number the quotient is
+    rounded, over a step or not, and of a fraction it may be out of range."""
+    if not isinstance(by, int | float) or not 1 <= by <= 2.0 ** 15 or math.frexp(by)[0] != 0.5:
         raise Decline(f"floating {what}")
     return operand(c, x, c.dtype)
 
@@ -154,7 +155,7 @@ def truncated(c: Context, x: Any) -> Any:
 @converts("aten.trunc.default", "aten.fix.default")
 def trunc(c: Context, self: Any) -> Any:
     if c.dtype not in FLOATS:
-        raise Decline("a whole part of no float")
+        return self  # whole numbers are their whole parts
     return c.emit(truncated(c, operand(c, self, c.dtype)))
 
 
