@@ -13,8 +13,9 @@ from redfuser.strategies.symbols import usual
 from redfuser.target import target
 
 ALIKE = 128
-"""Elements of a row on chip that all rows weigh alike, at most: of longer ones, where no layout is told, TileLang gives each
-thread whole rows, and nvcc takes minutes for them (RF454)."""
+"""Elements of a row on chip that all rows weigh alike, at most: as many as a tile has whose layout is told
+(``tensorize/spaces.py: across_space``). Of longer ones TileLang gives each thread whole rows; of 1024 nvcc had no answer within
+two minutes (RF454). Between, nothing was measured."""
 SPILLED = 128
 """Bytes of a thread's registers in memory, beyond which the next configuration is tried: an eighth of what a thread has."""
 

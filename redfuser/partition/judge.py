@@ -26,7 +26,7 @@ from redfuser.partition.drafted import Draft, R, Reject, Sink, row_axes
 from redfuser.partition.epilogue import launches
 from redfuser.partition.graph import Unit
 from redfuser.partition.per_step import by_columns, no_matrix
-from redfuser.partition.reads import MAX_TENSORS, laden
+from redfuser.partition.reads import TOO_MANY, laden
 from redfuser.partition.values import Instance
 
 Question = Callable[[Draft, Unit | None], Reject | None]
@@ -98,8 +98,7 @@ def escapes(d: Draft, _: Unit | None) -> Reject | None:
         if contraction is not None and along(s) and not tile_written(d, s):
             return Reject("RF303", contraction.node, "a result along the row depends on the contraction",
                           "its value would be written, or computed a second time, for every element of the row")
-    matrix = any(i.contraction for i in d.inner) or any(i.contraction and not by_columns(d, i) for i in d.rows)
-    if matrix and (s := next(iter(again(d)), None)) is not None:
+    if multiplies(d) and (s := next(iter(again(d)), None)) is not None:
         return Reject(
             "RF303", s.node, "a tensor of the row that depends on a reduction is needed both inside and outside",
             "it must be written in any case, so reading it back is all that a fusion would save",
@@ -140,8 +139,7 @@ def made_and_read(got: Draft, c: Unit | None) -> Reject | None:
 
 def kept(got: Draft, c: Unit | None) -> Reject | None:
     """A reduction whose row is written, and reduced again: a block that holds it need not read it back."""
-    matrix = any(i.contraction and not by_columns(got, i) for i in got.rows)
-    if matrix or got.inner or laden(got):
+    if got.inner or multiplies(got) or laden(got):
         return Reject("RF305", got.rows[0].node, "a row that is written is reduced again where it is held")
     return join(got, c) or rows(got, c)
 
@@ -216,7 +214,7 @@ def companion(got: Draft, c: Unit | None) -> Reject | None:
     if any(i.contraction or set(row_axes(i)) != set(got.p_axes) for i in mine):
         return Reject("RF305", None, "the reduction has other rows")
     if laden(got):
-        return Reject("RF305", None, f"more than {MAX_TENSORS} tensors read by one kernel")
+        return Reject("RF305", None, TOO_MANY)
     return escapes(got, c)
 
 
@@ -251,17 +249,20 @@ def sibling(got: Draft, u: Unit | None) -> Reject | None:
 
 def lead(got: Draft, u: Unit | None) -> Reject | None:
     if laden(got):
-        return Reject("RF305", None, f"more than {MAX_TENSORS} tensors read by one kernel")
+        return Reject("RF305", None, TOO_MANY)
     if u is not None and any(n.unit in got.units and (n.unit is u or n.unit.ancestors >> u.index & 1)
                              for n in got.external if n.unit is not None):
         return Reject("RF305", u.nodes[-1], "a contraction reads what the producer leads to: it is written in any case")
     leaves = [s for s in got.sinks if s.node.unit is u]
-    products = [i for i in got.rows if i.contraction]
-    want = {R}.union(got.p_axes, *(i.axes for i in products))
-    matrix = bool(got.inner) or any(not by_columns(got, i) for i in products)
-    if leaves and (matrix or any({a for e in s.at for a in axes_of(e)} != want for s in leaves)):
+    want = {R}.union(got.p_axes, *(i.axes for i in got.rows if i.contraction))
+    if leaves and (got.inner or multiplies(got) or any({a for e in s.at for a in axes_of(e)} != want for s in leaves)):
         return Reject("RF303", None, "a producer that is read elsewhere is not written once per element of the row")
     return None
+
+
+def multiplies(d: Draft) -> bool:
+    """Is a matrix multiplied among its reductions? A sum whose columns are rows of their own multiplies none."""
+    return any(i.contraction for i in d.inner) or any(i.contraction and not by_columns(d, i) for i in d.rows)
 
 
 def tiled(got: Draft) -> bool:

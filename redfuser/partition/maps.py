@@ -26,7 +26,7 @@ from redfuser.partition.lifting import tables
 from redfuser.partition.lone import LEAST, pays, replaced, turned
 from redfuser.partition.map_draft import map_draft
 from redfuser.partition.permuted import permuted
-from redfuser.partition.reads import MAX_TENSORS, crowded, moved
+from redfuser.partition.reads import TOO_MANY, crowded, moved
 from redfuser.partition.sets import Signatures, Units, bits, hiding
 from redfuser.partition.work import REGION, Spent, Work
 
@@ -239,7 +239,7 @@ class MapGrower:
         if key not in self.costs:
             d = self.drafted(units)
             if isinstance(d, Draft) and crowded(d):
-                d = Reject("RF305", None, f"more than {MAX_TENSORS} tensors read by one kernel")
+                d = Reject("RF305", None, TOO_MANY)
             if isinstance(d, Draft) and (sum_ := next(filter(accumulated, d.external), None)) is not None:
                 d = Reject("RF305", sum_, "a product's sum before it is rounded", "a library rounds it where it makes it")
             self.costs[key] = Cost(0.0, d) if isinstance(d, Reject) else Cost(passes(self.work.machine, moved(d), 1))

@@ -13,8 +13,9 @@ from redfuser.partition.positions import axes_in
 
 MAX_TENSORS = 8
 """Tensors that one kernel reads, at most; a prologue that would pass this stays outside."""
+TOO_MANY = f"more than {MAX_TENSORS} tensors read by one kernel, three small ones as one"
 SMALL = 8
-"""How much smaller than the largest of them one is that counts for a third: a number for each row or column."""
+"""How much smaller than the largest of them one is that counts for a third, as a number for each row or column does: chosen."""
 
 
 def laden(d: Draft) -> bool:

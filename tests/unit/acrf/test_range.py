@@ -97,6 +97,29 @@ def test_powers_of_a_quotient_of_results(body):
                 np.testing.assert_allclose(run_fused(fused, inputs, lengths, how, "program")["o"], want, rtol=1e-5)
 
 
+CORRECTED = """cascade corrected(k: f32[I, 48], q: f32[I, 48], s: f32[I, 48], v: f32[I]) over l
+  a[i] = sum[l] k[i, l] * k[i, l]
+  b[i] = sum[l] q[i, l] * q[i, l]
+  p[i] = sum[l] s[i, l] * k[i, l]
+  o[i] = sum[l] k[i, l] / max(sqrt(a), 1e-12) * (v[i] - p / max(sqrt(a), 1e-12)) * (q[i, l] / max(sqrt(b), 1e-12))
+  return o
+"""
+
+
+def test_two_factors_over_two_divisors():
+    """A delta rule with keys of 1e-18: ``sum (k q) * (v - p)`` is 1e-54 before it is divided by 1e-24."""
+    cascade = parse_cascade(CORRECTED)
+    fused = fuse(cascade)
+    assert isinstance(fused, Fused) and check(fused) == []
+    fused, rng = share(fused), np.random.default_rng(1)
+    for size in (1.0, 1e-18):
+        inputs = {t.name: (size * rng.standard_normal([ROWS, LENGTH][:len(t.shape)])).astype(np.float32) for t in cascade.inputs}
+        want = run(cascade, inputs)["o"]
+        assert (np.abs(want) > 0).all()
+        for lengths, how in CUTS:
+            np.testing.assert_allclose(run_fused(fused, inputs, lengths, how, "program")["o"], want, rtol=1e-4)
+
+
 PROJECTED = """cascade projected(x: f32[I, 48], g: f32[48], b: f32[48], w: f32[E, 48]) over l
   t[i] = sum[l] x[i, l]
   u[i] = t / 48
