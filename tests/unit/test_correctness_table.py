@@ -19,8 +19,8 @@ another's memory (docs/decisions/0013-weigh-and-accumulate.md)."""
 
 CANCELLED = {"ledgers/f32 33x65 blahut arimoto", "structure/f16 70x96 one scale", "measured/f32 3x4x5x6x33 five"}
 """Outside the plain rule and within what inputs moved by a rounding allow: the logarithm of a sum that is nearly 1; a scale whose
-last bit decides ties (ours has the bits of torch on a CPU in every draw, torch on a GPU multiplies by 1 / 127); a softmax of sums
-of squares of an outlier, which is e to the roundings of numbers of a million."""
+last bit decides ties (ours has the bits of torch on a CPU, and times 1 / 127 one weight is rounded to the other side); a softmax of
+sums of squares, which is e to the roundings of hundreds and, of an outlier, of a hundred million."""
 OF_THE_TRIAL = {"decays/f32 2x130 d40 positive features", "abroad/bf16 4x150 pooled",
                 "ledgers/f32 9x65 lambda rank", "ledgers/f32 65x101 label distribution",
                 "scenes/f32 33x9x17 matrix nms", "speech/f32 3x24x41 attentive", "control/bf16 3x17x29 soft values",
