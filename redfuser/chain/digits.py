@@ -113,12 +113,17 @@ class Digits:
         self.cuts = cuts_of(self.nodes, extents)
         self.now: dict[str, Cuts] = dict(self.cuts)
         self.marks: list[Mark] = []
+        self.begins: list[Mark] = []
+        """Where reads begin that are behind something else (``x[i - 1024]`` of a concatenation): what guards them moves with
+        them."""
         self.least: dict[str, dict[int, int]] = {a: {} for a in self.cuts}
         self.together: set[str] = set()
         """Axes of which an index is compared with another's."""
         for x in self.nodes:
             if isinstance(x, Op) and x.name in (*COMPARISONS, *CLAMPS):
                 self._mark(x)
+            elif isinstance(x, Load):
+                self.begins += [mark for i in x.indices if (mark := self._begin(i)) is not None]
 
     def _mark(self, x: Op) -> None:
         difference = self._difference(x)
@@ -149,6 +154,16 @@ class Digits:
                 return Mark(d, c, difference.constant, x.name in COMPARISONS)
         return None
 
+    def _begin(self, i: Expr) -> Mark | None:
+        """Of a place that is a digit less a number."""
+        if any(isinstance(y, (Load, Ref)) for y in walk(i)) or (place := self.indices.linear(i)).constant >= 0:
+            return None
+        if len(place.terms) == 1:
+            (atom, c), = place.terms
+            if (d := digit(atom)) is not None and d.axis in self.cuts:
+                return Mark(d, c, place.constant, True)
+        return None
+
     def _hold(self, d: Digit, values: int = 0) -> None:
         """A digit stays as it is, or (``values``) has so many values at least; how long an axis is as a whole others say."""
         cuts, least = self.cuts[d.axis], self.least[d.axis]
@@ -163,7 +178,7 @@ class Digits:
             self.now = {a: c if a in whole else shortened(c, wanted[a], tiles.get(a, 1), self.least[a])
                         for a, c in self.cuts.items()}
             before = {a: dict(n) for a, n in self.least.items()}
-            for m in self.marks:
+            for m in (*self.marks, *self.begins):
                 if m.firm and m.near(*self.ratio(m.digit)) == "between":
                     self._hold(m.digit, m.place + m.place // 4 + 2 if m.place <= NEAR else 0)
             if before == self.least:
@@ -183,6 +198,8 @@ class Digits:
     def moved(self, e: Expr) -> Expr:
         """An expression, of the digits as they are now."""
         out = map_children(e, self.moved)
+        if isinstance(e, Load) and isinstance(out, Load):
+            return replace(out, indices=tuple(map(self._read, e.indices, out.indices)))
         if not isinstance(e, Op) or len(e.args) != 2:
             return out
         assert isinstance(out, Op)
@@ -206,6 +223,16 @@ class Digits:
             return replace(out, args=(x, replace(y, value=int(y.value) - far)))
         assert isinstance(x, Const)
         return replace(out, args=(replace(x, value=int(x.value) + far), y))
+
+    def _read(self, was: Expr, now: Expr) -> Expr:
+        """A place, of the digits as they are now, moved with what guards it."""
+        mark = self._begin(was)
+        if mark is None:
+            return now
+        long, short = self.ratio(mark.digit)
+        if mark.near(long, short) != "end":
+            return now
+        return (Indices({}).linear(now) + mark.coefficient * (long - short)).expr()
 
 
 def moving(e: Expr) -> frozenset[str]:

@@ -47,6 +47,16 @@ def test_an_axis_keeps_its_length_where_a_guard_says_something_else(guard: str, 
     assert {a.name: a.extent for a in f.cascade.axes}["l"] == length and text in str(f.cascade)
 
 
+@pytest.mark.parametrize(("place", "length", "text"), [
+    (65400, 300, "select(164 <= l, x[l - 164], z[l])"), (1000, 65536, "select(1000 <= l, x[l - 1000], z[l])")])
+def test_what_lies_behind_something_else_begins_where_its_guard_says(place: int, length: int, text: str) -> None:
+    """Joined pieces: a read from where a piece begins moves with the guard, or both stay (refused falsely, RF905, before)."""
+    f = small(f"select({place} <= l, x[l - {place}], z[l])", "x: f32[65536], z: f32[65536]", "l = 65536, i = 4", {"l": 300, "i": 2},
+              {"l": 64})
+    assert {a.name: a.extent for a in f.cascade.axes}["l"] == length
+    assert text in str(f.cascade)
+
+
 def test_a_digit_that_is_compared_with_something_between_keeps_that_between() -> None:
     f = small("select(l % 4096 < 1000, x[l], 0.0)", "x: f32[2097152]", "l = 2097152, i = 4", {"l": 300, "i": 2}, {"l": 64})
     (line,) = [s for s in str(f.cascade).splitlines() if "1000" in s]
