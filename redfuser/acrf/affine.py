@@ -5,11 +5,12 @@ or a ``mod`` of a normal form by a positive constant, or an expression that the 
 position). Only identities that hold for all integers in the stated ranges are used, so equal normal forms are equal
 functions; the reverse is not promised. The rules, with ``0 <= r < g``::
 
-    (g*k*x + y) // k        -> g*x + y // k            (k*x + y) % k   -> y % k
+    (g*k*x + y) // k        -> g*x + y // k            ((k+c)*x + y) % k -> (c*x + y) % k
     (g*x + r) // (g*k)      -> x // k                  (g*x + r) % (g*k) -> g*(x % k) + r
-    (x // a) // b           -> x // (a*b)              (x % (a*b)) // b -> (x // b) % a
+    (x // a + c) // b       -> (x + a*c) // (a*b)      (x % (a*b)) // b -> (x // b) % a
     x // k, x % k           -> the constant or x itself when the range of x says so
-    k * (x // k) + x % k    -> x
+    0 <= x ? x : -x         -> max(x, -x)
+    k * (x // k) + x % k    -> x                       k * (x // k % g) + x % k -> x % (k*g)
 """
 
 from __future__ import annotations
@@ -137,6 +138,9 @@ class Indices:
                 return self.mod(self.linear(x), k)
             case Op(name="min" | "max" as name, args=(x, y)):
                 return self.extremum(name, self.linear(x), self.linear(y))
+            case Op(name="select", args=(Op(name="le" | "lt", args=(a, b)), x, y)) if a.dtype in INTS and (
+                    found := self.magnitude(self.linear(b) - self.linear(a), self.linear(x), self.linear(y))) is not None:
+                return found
             case Cast(arg=x, dtype=d) if d in ("i64", "i32") and x.dtype in INTS:
                 return self.linear(x)
         return atom(map_children(e, lambda kid: self.simplify(kid) if kid.dtype in INTS else kid))
@@ -146,14 +150,29 @@ class Indices:
         return got.constant if not got.terms and got.constant > 0 else None
 
     def joined(self, p: Affine) -> Affine:
-        """``c*k*(x // k) + c*(x % k) -> c*x`` while it applies."""
+        """``c*k*(x // k) + c*(x % k) -> c*x`` and ``c*k*(x // k % g) + c*(x % k) -> c*(x % (k*g))`` while they apply."""
         for a, c in p.terms:
             if isinstance(a, Op) and a.name == "mod" and (k := self.positive(a.args[1])) is not None:
                 x = self.linear(a.args[0])
                 quotient = self.floordiv(x, k)
                 if [(q, n) for q, n in p.terms if quotient == atom(q) and n == c * k]:
                     return self.joined(p + c * x - c * atom(a) - c * k * quotient)
+                if (found := self.digits(p, a, c)) is not None:
+                    return found
         return p
+
+    def digits(self, p: Affine, a: Expr, c: int) -> Affine | None:
+        """With two neighbouring digits of a number as one, of which ``a`` is the higher."""
+        assert isinstance(a, Op)
+        divided, g = self.quotient(self.linear(a.args[0])), self.positive(a.args[1])
+        if divided is None or g is None or c % divided[1]:
+            return None
+        x, k = divided
+        low, both = self.mod(x, k), self.mod(x, k * g)
+        alike = len(low.terms) == len(both.terms) == 1 and low.constant == both.constant == 0
+        if alike and (low.terms[0][0], c // k) in p.terms:
+            return self.joined(p + c // k * both - c * atom(a) - c // k * low)
+        return None
 
     def floordiv(self, x: Affine, k: int) -> Affine:
         if k == 1:
@@ -167,9 +186,9 @@ class Indices:
             lo, hi = self.range(small)
             if lo >= 0 and hi < g:
                 return self.joined(whole + self.floordiv(big, k // g))
+        if (divided := self.quotient(rest)) is not None:
+            return self.joined(whole + self.floordiv(divided[0], divided[1] * k))
         match rest.expr():
-            case Op(name="floordiv", args=(inner, y)) if (m := self.positive(y)) is not None:
-                return self.joined(whole + self.floordiv(self.linear(inner), m * k))
             case Op(name="mod", args=(inner, y)) if (m := self.positive(y)) is not None and m % k == 0:
                 return self.joined(whole + self.mod(self.floordiv(self.linear(inner), k), m // k))
             case e:
@@ -178,7 +197,7 @@ class Indices:
     def mod(self, x: Affine, k: int) -> Affine:
         if k == 1:
             return Affine()
-        _, rest = divmod(x, k)
+        rest = affine({a: c % k if c > 0 else -(-c % k) for a, c in x.terms}, x.constant % k)
         lo, hi = self.range(rest)
         if lo > -inf and hi < inf and lo // k == hi // k:
             return rest - int(lo // k) * k
@@ -193,9 +212,22 @@ class Indices:
             case e:
                 return atom(Op("mod", (e, i64(k)), "i64"))
 
+    def quotient(self, x: Affine) -> tuple[Affine, int] | None:
+        """A quotient and a number, as what is divided and by what."""
+        match x.terms:
+            case ((Op(name="floordiv", args=(inner, y)), 1),) if (m := self.positive(y)) is not None:
+                return self.linear(inner) + m * x.constant, m
+        return None
+
     def grains(self, x: Affine, k: int) -> list[int]:
         """Divisors of ``k`` by which some terms divide, greatest first."""
         return sorted({gcd(c, k) for _, c in x.terms} - {1, k}, reverse=True)
+
+    def magnitude(self, side: Affine, x: Affine, y: Affine) -> Affine | None:
+        """``side >= 0 (or > 0) ? x : y`` of a number and its negative, as an extremum: ``|i - 2|`` is no branch."""
+        if x != -1 * y or side not in (x, y):
+            return None
+        return self.extremum("max" if side == x else "min", x, y)
 
     def extremum(self, name: str, x: Affine, y: Affine) -> Affine:
         (xlo, xhi), (ylo, yhi) = self.range(x), self.range(y)
@@ -232,7 +264,7 @@ class Indices:
                 return min(xlo, ylo), min(xhi, yhi)
             case Op(name="max", args=(x, y)):
                 (xlo, xhi), (ylo, yhi) = self.range_of(x), self.range_of(y)
-                return max(xlo, ylo), max(xhi, yhi)
+                return max(xlo, ylo, 0 if self.linear(x) == -1 * self.linear(y) else -inf), max(xhi, yhi)
             case Cast(arg=x) if x.dtype == "bool":
                 return 0, 1
         return -inf, inf

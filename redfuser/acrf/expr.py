@@ -207,10 +207,11 @@ def indices_of(e: Expr) -> frozenset[str]:
 def entangled(indices: tuple[Expr, ...]) -> bool:
     """Whether the indices of one element have several quotients and remainders, one of them shifted by a constant, as in
     ``(i // 14 + 6) % 7 * 7 + (i + 5) % 7``. TVM's simplifier of iterators (0.25, and TileLang's) takes two shifts of one
-    axis for one: such indices are to be kept from it."""
+    axis for one: such indices are to be kept from it. Not those of one number (``(i + 5) // 7, (i + 5) % 7``)."""
     parts = {x for i in indices for x in walk(i) if isinstance(x, Op) and x.name in ("floordiv", "mod") and indices_of(x)}
-    return len(parts) > 1 and any(isinstance(x, Op) and x.name in ("add", "sub") and any(isinstance(k, Const) for k in x.args)
-                                  for p in parts for x in walk(p.args[0]))
+    return len({p.args[0] for p in parts}) > 1 and any(
+        isinstance(x, Op) and x.name in ("add", "sub") and any(isinstance(k, Const) for k in x.args)
+        for p in parts for x in walk(p.args[0]))
 
 
 # -- printing ----------------------------------------------------------------------------------------------------------

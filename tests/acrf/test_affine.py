@@ -24,7 +24,7 @@ def value(e: Expr, point: dict[str, int]) -> int:
             return {"add": lambda: v[0] + v[1], "sub": lambda: v[0] - v[1], "mul": lambda: v[0] * v[1],
                     "neg": lambda: -v[0], "floordiv": lambda: v[0] // v[1], "mod": lambda: v[0] % v[1],
                     "min": lambda: min(v), "max": lambda: max(v), "lt": lambda: int(v[0] < v[1]),
-                    "le": lambda: int(v[0] <= v[1]), "eq": lambda: int(v[0] == v[1]),
+                    "select": lambda: v[1] if v[0] else v[2], "le": lambda: int(v[0] <= v[1]), "eq": lambda: int(v[0] == v[1]),
                     "ne": lambda: int(v[0] != v[1])}[n]()
     raise TypeError(e)
 
@@ -39,9 +39,17 @@ leaves = st.sampled_from([Index(a) for a in EXTENTS]) | st.integers(-5, 30).map(
 divisors = st.sampled_from([1, 2, 3, 4, 6, 8, 12, 24]).map(i64)
 
 
+def sided(name, e, first, side):
+    """One of a number and its negative, by the sign of either."""
+    both = e, Op("neg", (e,), "i64")
+    cond = Op(name, (i64(0), e) if side else (e, i64(0)), "bool")
+    return Op("select", (cond, *(both if first else both[::-1])), "i64")
+
+
 def grow(inner):
     both = st.tuples(inner, inner)
     return st.one_of(
+        st.tuples(st.sampled_from(["le", "lt"]), inner, st.booleans(), st.booleans()).map(lambda t: sided(*t)),
         st.tuples(st.sampled_from(["add", "sub", "min", "max"]), both).map(lambda t: Op(t[0], t[1], "i64")),
         st.tuples(inner, st.sampled_from([2, 3, 4, 6, 12]).map(i64)).map(lambda t: Op("mul", t, "i64")),
         st.tuples(st.sampled_from(["floordiv", "mod"]), st.tuples(inner, divisors)).map(
@@ -77,11 +85,24 @@ def test_comparisons_are_decided_only_when_they_are_decided(name, x, y):
     ("(h * 64 + c) // 128", "h // 2"), ("(b * 12 + h) // 12", "b"), ("((x // 4) * 4) + x % 4", "x"),
     ("(x % 24) // 4", "x // 4 % 6"), ("(x // 4) // 3", "x // 12"), ("((h * 64 + c) // 768 + i) % 512", "i"),
     ("min(max(c, 0), 63)", "c"),
+    # a padded view moved by half a line (relative positions): digits of one number
+    ("((i * 1023 + c) // 512 + 1) // 2", "(i * 1023 + c + 512) // 1024"),
+    ("((i * 1023 + c) // 512 + 1) % 2 * 512 + (i * 511 + c) % 512", "(i * 1023 + c + 512) % 1024"),
+    ("(i * 41 + c) % 40", "(c + i) % 40"),
 ])
 def test_reshapes_reduce(text, want):
     extents = {"h": 12, "c": 64, "b": 2, "x": 100, "i": 512}
     env = {n: Index(n) for n in extents}
     assert str(Indices(extents).simplify(_parse(text, env))) == want
+
+
+@pytest.mark.parametrize(("order", "want"), [((0, 1), "max(i - 2, -i + 2)"), ((1, 0), "min(i - 2, -i + 2)")])
+def test_a_magnitude_is_no_branch(order, want):
+    """A reflected edge: |i - 2|, whose range is known from below."""
+    x, ix = Op("sub", (Index("i"), i64(2)), "i64"), Indices({"i": 9})
+    minus, sides = Op("neg", (x,), "i64"), (i64(0), x)
+    e = Op("select", (Op("le", tuple(sides[k] for k in order), "bool"), x, minus), "i64")
+    assert str(ix.simplify(e)) == want and ix.range_of(Op("max", (x, minus), "i64")) == (0, 6)
 
 
 def _parse(text, env):
