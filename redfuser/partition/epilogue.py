@@ -7,7 +7,7 @@ from math import prod
 
 from redfuser.acrf.affine import axes_of
 from redfuser.acrf.cascade import Reduce
-from redfuser.acrf.expr import Cast, Expr, Load, Op, walk
+from redfuser.acrf.expr import BYTES, Cast, Expr, Load, Op, walk
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.work import REGION
 
@@ -172,3 +172,11 @@ def made_of(u: Unit) -> Unit | None:
     """What makes the only operand that is as large as the result."""
     full = [n.unit for n in u.args if n.shape == u.results[0].shape]
     return full[0] if len(full) == 1 else None
+
+
+def accumulated(n: Node) -> bool:
+    """Is it wider than what was multiplied for it: a sum that a library keeps to itself?"""
+    u = n.unit
+    while u is not None and u.pointwise and adds_bias(u):
+        u = made_of(u)
+    return u is not None and u.reducing and contracts(u) and any(BYTES.get(a.dtype, 8) < BYTES.get(n.dtype, 8) for a in u.args)

@@ -9,30 +9,26 @@ scores) is claimed by the cascade that consumes it. A unit joins only if the gro
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 from redfuser import progress
 from redfuser.partition import judge
 from redfuser.partition.around import Around
 from redfuser.partition.draft import escaping
 from redfuser.partition.drafted import Cut, Draft, Reject
-from redfuser.partition.epilogue import contracts, launches, scaled_rows
+from redfuser.partition.epilogue import contracts, scaled_rows
 from redfuser.partition.evaluate import scales
+from redfuser.partition.following import Following
 from redfuser.partition.graph import Graph, Node, Unit
-from redfuser.partition.joins import Joining
 from redfuser.partition.lifting import tables
 from redfuser.partition.operand import mapped
-from redfuser.partition.permuted import transposes
-from redfuser.partition.sets import Units, bits, free_to_read, hiding, last, mask, small, widens
+from redfuser.partition.sets import Units, bits, hiding, last, mask
 from redfuser.partition.siblings import joined
 from redfuser.partition.smaller import moves
-from redfuser.partition.work import REGION, Spent, Work
+from redfuser.partition.work import Spent, Work
 
 log = logging.getLogger("redfuser.partition")
-MEETS = 4
-"""Maps behind one reader of a result, at most, to where what the others make of it meets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +39,7 @@ class Growth:
     cuts: list[Cut]
 
 
-class Grower(Joining):
+class Grower(Following):
     """Finds every cascade of a graph. Units of a ``banned`` pair must not share a cascade, and ``barred`` units start none:
     the algebra, or what makes kernels, refused them before. ``worth``: what a region must be to be kept; ``taken``: regions of
     this graph that are found; what they write is read as they write it. unshared: maps in front of a row are left out where
@@ -166,68 +162,6 @@ class Grower(Joining):
         return units
 
     # -- maps around it ------------------------------------------------------------------------------------------------
-
-    def epilogue(self, units: Units, lead: Node) -> Units:
-        """Absorb pointwise readers of the results, as long as the number of results does not grow. A map from a statistic
-        back to its row may add one, since the row is at hand; so may a map of statistics, which are small."""
-        refused: set[Unit] = set()
-        while True:
-            candidates = [u for n in escaping(units) for u in self.near.following(n) if u not in refused and u not in units]
-            u = min((u for u in candidates if self.near.free_to_follow(u, units)), key=lambda u: u.index, default=None)
-            if u is None:
-                return units
-            grown = next((g for g in self.followed(u, units) if self.follows(u, g, units, lead)), None)
-            if grown is None:
-                refused.add(u)
-                continue
-            units = self.step("follow", grown, units)
-
-    def followed(self, u: Unit, units: Units) -> Iterator[Units]:
-        """The region with a reader of its results; with all readers of one, which then nobody writes (``y * w`` and ``y * v``);
-        with the maps up to that in which what the reader makes of a statistic meets the row's result again (``o + w * v``); and
-        with all that lies between, where what two readers make of a result meets (``p * log(p) - p * q``)."""
-        def closed(more: Units) -> Units:
-            return self.near.close(units | more) if any(free_to_read(p) for m in more for p in m.producers) else units | more
-
-        yield closed(frozenset({u}))
-        for n in u.args:
-            readers = frozenset(self.graph.readers(n)) - units
-            if n.unit in units and not n.escapes and 1 < len(readers) <= MEETS and all(
-                    self.near.free_to_follow(v, units) and launches(v) and not v.gathers for v in readers):
-                yield closed(readers)
-        met, chain = u, frozenset({u})
-        for hop in range(1, MEETS + 1):
-            if len(met.consumers) != 1 or any(n.escapes for n in met.results) or met.consumers[0] in units:
-                return
-            met = met.consumers[0]
-            if self.near.free_to_follow(met, units | chain) and any(n.unit in units for n in met.args):
-                yield closed(chain | {met})
-            chain |= {met}
-            inside = met.ancestors & mask(units, "descendants") & ~bits(units)
-            between = frozenset(self.near.members(inside)) if hop < inside.bit_count() <= REGION else frozenset()
-            if between and all(m.pointwise and m not in self.near.claimed and not m.gathers for m in (met, *between)):
-                yield closed(between | {met})
-
-    def follows(self, u: Unit, grown: Units, units: Units, lead: Node) -> bool:
-        before, after = escaping(units), escaping(grown)
-        if self.parted(grown) or ((gone := self.wanted & (set(before) - set(after))) and (
-                gone & self.loaded or self.verdict(judge.products, units, lead) is not None)):
-            return False
-        if u.gathers and not (small(u, lead) and len(after) <= len(before)):
-            return False  # one element of the row is taken where the row is not written
-        if transposes(u) and all(contracts(c) or c.gap for c in u.consumers) and not any(n.escapes for n in u.results):
-            return False  # a library reads an operand as well either way, and across its lines nobody writes as well
-        if u.piecewise and self.multiplied(grown, lead) > self.multiplied(units, lead):
-            return False  # what is joined to a product's columns would be computed as columns of it, and thrown away
-        more = widens(u, units) or small(u, lead)
-        if len(gone := set(before) - set(after)) == 1 and not any(contracts(v) for v in units if v.reducing):
-            more = max(more, sum(n in v.args for n in gone for v in grown - units) - 1)  # written by its readers anyway
-        return len(after) <= len(before) + more and self.verdict(judge.follow, grown, lead, u) is None
-
-    def multiplied(self, units: Units, lead: Node) -> int:
-        """Elements that the products over the row make."""
-        d = self.drafted(units, lead)
-        return sum(prod(d.extents[a] for a in i.axes) for i in d.rows if i.contraction) if isinstance(d, Draft) else 0
 
     def scaled(self, units: Units, lead: Node) -> Units:
         """Products with the maps that scale their operand's rows, where nobody else reads what these write: the algebra takes

@@ -8,6 +8,9 @@
 
 from __future__ import annotations
 
+from math import prod
+
+from redfuser.outline import passes
 from redfuser.partition import judge
 from redfuser.partition.around import Around
 from redfuser.partition.draft import escaping
@@ -108,9 +111,22 @@ class Joining(Asking):
                     spare = small(c, lead) and any(n in escaping(grown) for n in c.results)
                     if self.parted(grown) or not self.near.convex(grown) or len(escaping(grown)) > len(escaping(units)) + spare:
                         continue
+                    if u.piecewise and self.read_again(grown, units, lead):
+                        continue
                     if self.verdict(judge.sibling, grown, lead, c) is None:
                         return self.siblings(self.step("join", grown, units), lead, excluded)
         return units
+
+    def read_again(self, grown: Units, units: Units, lead: Node) -> bool:
+        """Is the row read again for results that are joined (``cat([max x, mean x])``, each with a point for every number of
+        both), and does that take longer than writing them, for another kernel to join?"""
+        before, after = self.drafted(units, lead), self.drafted(grown, lead)
+        if not isinstance(before, Draft) or not isinstance(after, Draft):
+            return False
+        times = prod(after.extents[a] for a in after.p_axes) / prod(before.extents[a] for a in before.p_axes)
+        some = sum(n.bytes for n in escaping(grown))
+        return passes(self.work.machine, (times - 1) * sum(n.bytes for n in before.external), 0) > passes(
+            self.work.machine, 2 * some, 1)
 
     def weighed(self, units: Units, lead: Node, excluded: set[Unit]) -> Units:
         """The product whose weights a sum adds up (``f.mT @ v`` beside ``f.sum(0)``)."""

@@ -25,15 +25,12 @@ from redfuser.partition.cost import (
 from redfuser.partition.drafted import Draft, R, Reject, Sink, row_axes
 from redfuser.partition.epilogue import launches
 from redfuser.partition.graph import Unit
+from redfuser.partition.lone import by_itself
 from redfuser.partition.per_step import by_columns, no_matrix
-from redfuser.partition.reads import TOO_MANY, laden
+from redfuser.partition.reads import TOO_MANY, crowded, laden
 from redfuser.partition.values import Instance
 
 Question = Callable[[Draft, Unit | None], Reject | None]
-SHORT, MANY = 32, 1 << 20
-"""Elements of a row that torch's kernels are slow to reduce, at most, and of all such rows, at least: on an H200 the maxima of
-16 million halves in rows of 4 take 119 us (what they read: 8), the sums of as many float32 in rows of 16 take 175 (18).
-Between 16 and 32 nothing was measured."""
 HEAD = 256
 """Depth and columns of a head of attention, at most."""
 TWO_CONTRACTIONS = Reject("RF305", None, "two contractions that share an operand gain nothing from one kernel")
@@ -71,13 +68,8 @@ def reduced(d: Draft, _: Unit | None) -> Reject | None:
     if d.inner or d.row_map or any(i.contraction for i in d.rows):
         return Reject("RF307", d.rows[0].node, "a single reduction")
     several = len({i.node.unit for i in d.rows}) > 1
-    alone = not several and not any(map(launches, (*d.units, *around))) and not short(d)
+    alone = not several and not any(map(launches, (*d.units, *around))) and not by_itself(d)
     return Reject("RF307", d.rows[0].node, AS_IT_LIES) if alone else None
-
-
-def short(d: Draft) -> bool:
-    """Are these many rows so short that their reduction is worth a kernel by itself?"""
-    return d.extents[R] <= SHORT and prod(d.extents[a] for a in (*d.p_axes, R)) >= MANY and not d.across
 
 
 def scaled(d: Draft, _: Unit | None) -> Reject | None:
@@ -204,6 +196,15 @@ def follow(got: Draft, u: Unit | None) -> Reject | None:
         return Reject("RF305", None, "one element of a map of a single reduction")
     if got.row_map and any(i.contraction for i in got.inner):
         return Reject("RF305", None, "a map over the row would need the inner contraction a second time")
+    return None
+
+
+def ending(got: Draft, _: Unit | None) -> Reject | None:
+    """All maps behind a row."""
+    if laden(got) or crowded(got):
+        return Reject("RF305", got.rows[0].node, TOO_MANY)
+    if got.inner:
+        return Reject("RF305", got.rows[0].node, "a map over the row would need the inner reduction a second time")
     return None
 
 

@@ -20,7 +20,7 @@ from redfuser.acrf.expr import BYTES
 from redfuser.outline import passes
 from redfuser.partition.around import Around
 from redfuser.partition.drafted import Draft, Reject, Step
-from redfuser.partition.epilogue import absorbed, adds_bias, contracts, launches, made_of, moves
+from redfuser.partition.epilogue import absorbed, accumulated, launches, moves
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.lifting import tables
 from redfuser.partition.lone import LEAST, pays, replaced, turned
@@ -31,6 +31,8 @@ from redfuser.partition.sets import Signatures, Units, bits, hiding
 from redfuser.partition.work import REGION, Spent, Work
 
 log = logging.getLogger("redfuser.partition")
+WRITTEN_OUT = 512
+"""Maps of one result that are tried at once where they are more than growing looks at (a filter whose taps are written out)."""
 WIDEST = 16
 """Readers of one tensor that are looked at for a group of another reader."""
 
@@ -98,7 +100,7 @@ class MapGrower:
             log.info("%d maps were left to torch: the work that one model may take is spent", len(self.short))
 
     def group(self, seed: Unit) -> None:
-        grown = self.grown(seed)
+        grown = self.cone(seed) or self.grown(seed)
         units = self.laid(grown)
         if self.cost(units).reject is not None:
             return
@@ -119,6 +121,34 @@ class MapGrower:
         self.loaded |= d.loaded()
         self.needed = needed
         self.near.claim(units)
+
+    def cone(self, seed: Unit) -> Units:
+        """The maps that lead to one and to nothing else, where they are many: one by one, each would be looked at again with
+        all those before it. What they read at several places they read from memory. Empty where they are few, or no kernel."""
+        apart: set[Unit] = set()
+        while True:
+            units = self.leading(seed, apart)
+            few = not REGION < sum(not moves(u) for u in units) <= WRITTEN_OUT
+            if few or not self.near.convex(units) or self.cuts(units):
+                return frozenset()
+            got = self.cost(units)
+            if got.reject is None:
+                return units if got.seconds < sum(map(self.alone, units)) else frozenset()
+            again = got.reject.node.unit if got.reject.code == "RF306" and got.reject.node is not None else None
+            if again is None or again is seed or again not in units:
+                return frozenset()
+            apart.add(again)
+
+    def leading(self, seed: Unit, apart: set[Unit]) -> Units:
+        """A map with all those that lead to it alone, but for what is ``apart`` and what leads to that."""
+        found, ready = {seed}, [seed]
+        while ready:
+            for p in ready.pop().producers:
+                alone = p not in found and found.issuperset(p.consumers) and not any(n.escapes for n in p.results)
+                if alone and p not in apart and p not in self.near.claimed and (self.open(p) or moves(p)):
+                    found.add(p)
+                    ready.append(p)
+        return self.near.close(frozenset(found))
 
     def grown(self, seed: Unit) -> Units:
         units: Units = frozenset({seed})
@@ -267,11 +297,3 @@ def fixed(graph: Graph) -> set[Unit]:
         if all(n.unit in found for n in u.args):
             found.add(u)
     return found
-
-
-def accumulated(n: Node) -> bool:
-    """Is it wider than what was multiplied for it: a sum that a library keeps to itself?"""
-    u = n.unit
-    while u is not None and u.pointwise and adds_bias(u):
-        u = made_of(u)
-    return u is not None and u.reducing and contracts(u) and any(BYTES.get(a.dtype, 8) < BYTES.get(n.dtype, 8) for a in u.args)

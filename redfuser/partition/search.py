@@ -30,7 +30,7 @@ from redfuser.partition.forming import Forming
 from redfuser.partition.graph import Graph
 from redfuser.partition.grow import Grower
 from redfuser.partition.lifting import build_graph
-from redfuser.partition.lone import LEAST, replaced
+from redfuser.partition.lone import LEAST, by_itself, replaced
 from redfuser.partition.maps import MapGrower
 from redfuser.partition.region import Found, Partition, Refusal, Region, key_of
 from redfuser.partition.scans import ScanGrower, why
@@ -156,7 +156,7 @@ class Partitioner:
             self.graph.reset()
             grower = Grower(self.graph, frozenset(self.banned), frozenset(barred), work=self.spare, worth=judge.reduced,
                             taken=[f.draft for f in (*self.accepted, *found)], unshared=unshared, held=self.once)
-            wanted = [d for d in grower.run().drafts if replaced(evaluated(d)) >= LEAST or judge.short(d)]
+            wanted = [d for d in grower.run().drafts if replaced(evaluated(d)) >= LEAST or by_itself(d)]
             formed, _ = self.forms.formed(wanted, others=[f.draft for f in (*self.accepted, *found)])
             left: list[tuple[Draft, NotFusable]] = []
             for d, out in formed:
