@@ -8,14 +8,9 @@ from redfuser.acrf.state import Fused, NotFusable
 from redfuser.errors import LoweringError
 from redfuser.sizes import Symbol
 from redfuser.strategies import alone, columns, cpu_segment, realise, select
-from redfuser.strategies.points import weighed_alike
 from redfuser.strategies.symbols import usual
 from redfuser.target import target
 
-ALIKE = 128
-"""Elements of a row on chip that all rows weigh alike, at most: as many as a tile has whose layout is told
-(``tensorize/spaces.py: across_space``). Of longer ones TileLang gives each thread whole rows; of 1024 nvcc had no answer within
-two minutes (RF454). Between, nothing was measured."""
 SPILLED = 128
 """Bytes of a thread's registers in memory, beyond which the next configuration is tried: an eighth of what a thread has."""
 
@@ -36,8 +31,6 @@ def _modelled(fused: Fused, arch: str, symbols: tuple[Symbol, ...]) -> tuple[Any
     extent = fused.cascade.extent(fused.cascade.raxis)
     if chosen == "resident" and not isinstance(extent, int):
         chosen = "single"  # what is held on chip has the size of a number
-    elif chosen == "resident" and arch != "cpu" and isinstance(extent, int) and extent > ALIKE and weighed_alike(fused):
-        chosen = "single"
     if arch != "cpu" and not symbols and (rows := alone(fused)):
         from redfuser.tensorize.walks import quickest
 

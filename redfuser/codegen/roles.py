@@ -17,7 +17,7 @@ from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Flight, Let, Meet, Send, Sent, Turn
 from redfuser.tensorize.ir.nodes import For, Gemm, ReduceTile, Role, Roles, TileKernel, TileStmt
 from redfuser.tensorize.ir.parts import LANES, RUN, At, Dim, Slice
-from redfuser.tensorize.model.layout import led
+from redfuser.tensorize.model.told import led
 
 OPTIONS = {"tl.disable_thread_storage_sync": True, "tl.disable_warp_specialized": True}
 ARRIVE = """#include <tl_templates/cuda/barrier.h>

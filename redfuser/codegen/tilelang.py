@@ -7,7 +7,7 @@ with ``from __future__ import annotations``: TileLang evaluates the parameter an
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -41,9 +41,9 @@ from redfuser.tensorize.ir.nodes import (
     TileStmt,
 )
 from redfuser.tensorize.ir.parts import Buffer, Dim, Slice
-from redfuser.tensorize.model.layout import alone, led
 from redfuser.tensorize.model.registers import rounded, together, widened
 from redfuser.tensorize.model.steps import unrolled
+from redfuser.tensorize.model.told import Dealt, led, told
 
 
 def build_config(program: TileProgram, config: TileConfig) -> dict[str, Any]:
@@ -129,12 +129,9 @@ class _Printer(Expressions):
             inner += self.roles.head()
             threads = self.roles.threads
             self.called.add("arrive_if")
-        elif self.dialect is CUDA and (told := sorted(led(k))):
-            inner.append("T.annotate_layout({" + ", ".join(f"{n}: T.Fragment({self.shapes[n]}, {AS_SUM})" for n in told) + "})")
-        elif self.dialect is CUDA and (own := alone(k)):
-            inner.append("T.annotate_layout({" + ", ".join(
-                f"{n}: T.Fragment({self.shapes[n]}, forward_fn=lambda i, j: {_apart(self.shapes[n], between)})"
-                for n, between in own.items()) + "})")
+        elif self.dialect is CUDA and (layouts := _layouts(k, self.shapes)):
+            each = (f"{n}: T.Fragment({self.shapes[n]}, {at})" for n, at in layouts)
+            inner.append("T.annotate_layout({" + ", ".join(each) + "})")
         if self.dialect is CUDA and (blocks := together(k)) > 1:
             inner.append(f"T.annotate_min_blocks_per_sm({blocks})")
         if k.cluster > 1:  # TileLang tells its own launcher alone; said in the kernel, every launch has it
@@ -265,10 +262,22 @@ class _Printer(Expressions):
         return f"{text}:{text} + {d.size}"
 
 
-def _apart(shape: tuple[int, ...], between: int) -> str:
-    """The thread that has an element of a row which it has alone, or a stretch of with others, and the element's place."""
-    rows, each = shape[0], shape[1] // between
-    return f"(i + {rows} * (j // {each}), j % {each})" if between > 1 else "(i, j)"
+def _layouts(kernel: TileKernel, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[str, str]]:
+    """The layouts that TileLang is told: of each fragment, where an element is."""
+    if beside := sorted(led(kernel)):
+        return [(n, AS_SUM) for n in beside]
+    return [(n, f"forward_fn=lambda i, j: {_place(shapes[n], dealt)}") for n, dealt in told(kernel).items()]
+
+
+def _place(shape: tuple[int, ...], dealt: Dealt) -> str:
+    """The thread that has an element of a row, and the element's place there."""
+    rows, n, wide = *shape, dealt.run
+    if wide:
+        of, step = (f"j // {wide}" if wide > 1 else "j"), dealt.across * wide
+        place = f"j // {step} * {wide} + j % {wide}" if wide > 1 else f"j // {step}"
+        return f"(i * {dealt.across} + {of} % {dealt.across}, {place})"
+    each = n // dealt.across
+    return f"(i + {rows} * (j // {each}), j % {each})" if dealt.across > 1 else "(i, j)"
 
 
 def _shape(shape: tuple[int, ...]) -> str:

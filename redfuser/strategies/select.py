@@ -27,8 +27,12 @@ variance of 2 x 640 columns of 4096 halves on an H200, us: 9.3, by blocks that r
 two tensors that is written as well 17.2 and 59.4; of 128 columns of 262144, 69 and 319."""
 ABREAST = 4
 """Threads that have such a row between them, where rows alone are too few."""
-APART = 2048
-"""Elements of such a row that a block holds with enough of its neighbours."""
+PICKED = 256
+"""Elements of such a row of which a block that holds it picks the greatest with its place, at most: three numbers for each
+leave no registers. On an H200 32 x 1024 x 512 numbers took 122 us so, torch's call 53."""
+APART, ALIKE = 2048, 1024
+"""Elements of such a row that a block holds with enough of its neighbours; and of one that all weigh alike, so many that a
+block's threads may add them up (``tensorize/spaces.py: across_space``): longer ones are read twice."""
 LONG = 4096
 """Elements that a block which walks a row of its own asks for at once, at most."""
 ASKED = 2
@@ -84,10 +88,11 @@ def select(fused: Fused, target: Machine | Target | str) -> tuple[Strategy, int]
     cascade = fused.cascade
     extent = number(cascade.extent(cascade.raxis))
     on_row = any(cascade.raxis in s.axes or (isinstance(s, Reduce) and s.over == cascade.raxis) for s in fused.post)
-    whole = m.processors > 1 and any(len(a.names) > 1 for a in fused.state.accumulators)  # tiles pick the best of a whole row
     beside = _beside(fused) if m.processors > 1 else 0
+    picks = m.processors > 1 and any(len(a.names) > 1 for a in fused.state.accumulators)
+    whole = picks and not (beside and extent > PICKED)  # tiles pick the best of a whole row
     if (whole or (on_row and not (beside and extent > APART))) and _row_bytes(fused) * extent <= m.row_bytes:
-        return "resident", 1
+        return "single" if m.processors > 1 and extent > ALIKE and weighed_alike(fused) else "resident", 1
     blocks = _blocks(fused, m)
     if beside:
         blocks = _rows(fused, points_of(fused))[0]

@@ -21,12 +21,16 @@ ALONE = 768
 blocks that run at once: by twos there would be half as many warps. A softmax of 2048 rows of 1024 takes 5.27 us by twos and
 4.95, 4096 rows of 768 that are scaled and rounded 5.9 and 5.2; a softmax of 8192 rows of 768 8.6 and 8.8
 (docs/results/h100-2026-11-25-rows-and-decode)."""
+WARPED = 512
+"""Elements of a row on chip up to which a warp by itself is the better (``model/told.py``); of 768 and 1024 nothing is."""
 SIDE, UNEVEN = 32, 96
 """Elements of a row that a thread has for itself, and of rows that are not shared evenly by a warp's width, at most."""
 IN_TURN = 16
 """Elements that a thread adds in turn to a float32 result, at most. Each addition of equal terms errs to the same side, so that
 the errors of ties add up: of a variance of .5 on an H200, 64 of five values make .24e-6 where the rule allows .17e-6 over 128
 rows, and 32 make .15e-6 where it allows .13e-6 for a row alone."""
+LARGEST = 1024
+"""Threads of a block, at most."""
 THREE = 192
 """Rows of three warp groups."""
 _WAYS: tuple[Schedule, ...] = ("persistent", "overlap", "persistent-lanes", "overlap-lanes")
@@ -146,14 +150,21 @@ def across_space(rows: int, n: int, padded: int, places: bool, singly: bool, tur
     of 32 rows 31.9, torch.compile 33.2. weighed: is what is reduced weighed by what all rows have? Its vectors would have
     TileLang deal out elements of a row side by side, and whole lines of rows to nobody: a delta rule step (1024 states of
     64 x 64) takes 34.3 so, 13.0 where the layout is told (``OWN`` rows, ``ABREAST`` threads each); of what has no weights as
-    many rows are no faster (8.2 and 8.6, 7.8 and 8.5). singly: is a float32 result a sum in float32? Longer rows are not added
-    in turn then: 75 of 300 elements at a time were five last digits off where the rule allows two and a half."""
+    many rows are no faster (8.2 and 8.6, 7.8 and 8.5). Of longer ones a warp's width, and threads for ``MOST`` elements
+    each: statistics of the steps that a mask shows, of 512 channels in float16, 256 steps 20.0 (``OWN`` rows 23.1, twice read
+    26.7, torch.compile 26.7), 512 49.6 (61.7, 63.1), 1024 102.8 (141.7, 107.9). singly: is a float32 result a sum in float32?
+    Longer rows are not added in turn then: 75 of 300 elements at a time were five last digits off where the rule allows two and
+    a half."""
     own = [TileConfig(t, n, t, 0, "registers", False) for t in (128, 64) if rows >= t]
     if own and n <= (2 * SIDE if places else SIDE):
         return own
     turn = 2 * IN_TURN if singly else UNEVEN
     if weighed and rows >= OWN and n % ABREAST == 0 and n <= turn * ABREAST:
         return [TileConfig(OWN, n, ABREAST * OWN, 0, "registers", False)]
+    if weighed and rows >= LINE:
+        between = 1 << max(0, (ceil(n / min(turn, MOST)) - 1)).bit_length()
+        if between * LINE <= LARGEST:
+            return [TileConfig(LINE, n if n % between == 0 else padded, between * LINE, 0, "registers", False)]
     even = [(32, 128), (32, 256), (32, 512), (16, 128), (16, 256), (8, 256)]
     even = [*even[3:5], *even[:3]] if turned else even
     ways = [[TileConfig(r, width, t, 0, "registers", False) for r, t in shapes
@@ -208,6 +219,8 @@ def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int
         if out:
             break
     first = all_rows <= at_once
-    out.sort(key=lambda c: (first and c.rows > 1 and c.segment >= ALONE, abs(log(c.rows * c.segment / c.threads / USUAL))))
+    meet = n <= WARPED and all_rows > at_once
+    out.sort(key=lambda c: (meet and not (c.rows > 1 and c.threads == warp * c.rows),
+                            first and c.rows > 1 and c.segment >= ALONE, abs(log(c.rows * c.segment / c.threads / USUAL))))
     whole = n if n % (4 * 1024) == 0 and n > 32 * 1024 else padded
     return [*out, TileConfig(1, whole, min(1024, max(32, padded // 32)), 0, "registers", False)]

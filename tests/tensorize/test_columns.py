@@ -17,7 +17,8 @@ from redfuser.tensorize import TileConfig, configs, tensorize
 from redfuser.tensorize.ir.nodes import TileProgram
 from redfuser.tensorize.ir.verify import verify
 from redfuser.tensorize.model import predicted
-from redfuser.tensorize.model.layout import alone, layouts
+from redfuser.tensorize.model.layout import layouts
+from redfuser.tensorize.model.told import Dealt, told
 from redfuser.untuned import priced, untuned
 from tests.tensorize.holding import hold, values
 
@@ -108,7 +109,7 @@ def test_a_tile_that_is_read_the_other_way_round_is_none_of_theirs() -> None:
     """As many rows as elements: what is told of the terms is not so of the tile that they are made of, its columns and theirs."""
     square = tensorize(realise(state(LEAST, s=256, e=256), "single"), TileConfig(OWN, OWN, ABREAST * OWN, 0, "registers", False), H200)
     (kernel,) = square.kernels
-    assert set(alone(kernel)) == {"n_term"} and set(alone(kernel).values()) == {ABREAST}
+    assert told(kernel) == {"n_term": Dealt(ABREAST)}
     assert "annotate_layout({n_term: T.Fragment((64, 64), forward_fn=lambda i, j: (i + 64 * (j // 16), j % 16))})" in (
         tilelang.print_program(square))
 
@@ -152,9 +153,9 @@ def test_a_state_has_its_columns_abreast() -> None:
     tiles, config = planned(state(STEP, b=1024, k=64, v=64))
     assert (config.rows, config.segment, config.threads) == (OWN, 64, ABREAST * OWN)
     (kernel,) = tiles.kernels
-    told = alone(kernel)
-    assert "o_term" in told and set(told.values()) == {ABREAST}
-    assert "s_tile" in kernel.homes and not {"s_tile", "y_tile"} & set(told), "these lie across"
+    found = told(kernel)
+    assert "o_term" in found and set(found.values()) == {Dealt(ABREAST)}
+    assert "s_tile" in kernel.homes and not {"s_tile", "y_tile"} & set(found), "these lie across"
 
 
 @pytest.mark.parametrize("config", [TileConfig(OWN, 64, ABREAST * OWN, 0, "registers", False),

@@ -68,7 +68,7 @@ def test_what_was_built(k, block, dynamic, static, used):
 
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
-WITHIN = {"row": 0.87, "walk": 0.68, "scan": 0.95, "map": 0.75, "warp": 0.83, "group": 0.71, "product": 0.87, "producer": 1.0}
+WITHIN = {"row": 0.85, "walk": 0.68, "scan": 0.95, "map": 0.75, "warp": 0.83, "group": 0.71, "product": 0.87, "producer": 1.0}
 """Of the kernels of each kind, those whose registers are within a fifth of what ptxas gave them."""
 
 

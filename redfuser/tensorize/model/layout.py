@@ -8,16 +8,16 @@ What no product fixes is dealt out in runs of one vector access. Fragments that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from redfuser.acrf.expr import BYTES, Index, Load, Op, walk
-from redfuser.strategies.select import ABREAST, OWN
+from redfuser.acrf.expr import BYTES, Index, Load, walk
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every
-from redfuser.tensorize.ir.nodes import Copy, Gemm, Parallel, ReduceTile, Roles, ScanTile, TileKernel
-from redfuser.tensorize.ir.parts import Param, Slice
+from redfuser.tensorize.ir.nodes import Gemm, Parallel, ReduceTile, Roles, ScanTile, TileKernel
+from redfuser.tensorize.model.alike import Access, accesses, alike, run
+from redfuser.tensorize.model.told import beside, led, told
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ def matrix_warps(g: Gemm, m: int, n: int, threads: int, target: Target) -> tuple
 def uneven(kernel: TileKernel, target: Target) -> str:
     """A product that the warps cannot share: each takes 16 rows and 8 columns, or some of these; or a tile beside one for which
     there is no layout (:func:`led`). Empty where there is neither."""
-    if target.kind == "cuda" and kernel.warp_specialized and (beside := _beside(kernel)):
-        return f"a layout for {', '.join(sorted(beside))} beside a product"
+    if target.kind == "cuda" and kernel.warp_specialized and (found := beside(kernel)):
+        return f"a layout for {', '.join(sorted(found))} beside a product"
     shapes = {b.name: b.shape for b in kernel.buffers if b.scope == "fragment"}
     for s in every(kernel.body):
         if isinstance(s, Gemm) and not s.flies and len(shape := shapes.get(s.c, ())) == 2 and next(
@@ -80,7 +80,7 @@ def warp_group(g: Gemm, m: int, threads: int, target: Target) -> bool:
 
 def layouts(kernel: TileKernel, target: Target) -> dict[str, Layout]:
     """The layout of every fragment of two dimensions."""
-    shapes, root = _alike(kernel)
+    shapes, root = alike(kernel)
     fixed: dict[str, Layout] = {}
     crew = crews(kernel)
     for s in every(kernel.body):
@@ -99,60 +99,17 @@ def layouts(kernel: TileKernel, target: Target) -> dict[str, Layout]:
         if isinstance(s, ReduceTile) and s.lanes and root(s.src) in fixed:
             fixed.setdefault(root(s.dst), fixed[root(s.src)])
     found: dict[str, Layout] = {}
-    own, touched = alone(kernel), None
+    own, touched = told(kernel, target.warp if target.kind == "cuda" else 0), None
     for n, shape in shapes.items():
         if (at := root(n)) in fixed:
             found[n] = fixed[at]
         elif n in own:
-            found[n] = Layout(own[n], 1, own[n] > 1, apart=True)
+            found[n] = Layout((d := own[n]).across, 1, d.across > 1 and not d.run, apart=not d.run)
         else:
-            touched = touched if touched is not None else _accesses(kernel)
+            touched = touched if touched is not None else accesses(kernel)
             found[n] = _dealt(kernel, shape, [k for k in shapes if root(k) == at], touched, target.warp)
     turned = {n: at for n, at in found.items() if not at.apart}
     return found | {n: _turned(kernel, n, shapes, at, found, target.warp) for n, at in turned.items()}
-
-
-def _alike(kernel: TileKernel) -> tuple[dict[str, tuple[int, ...]], Callable[[str], str]]:
-    """Fragments of two dimensions, and which of those that share a layout stands for them."""
-    shapes: dict[str, tuple[int, ...]] = {
-        b.name: b.shape for b in kernel.buffers if b.scope == "fragment" and len(b.shape) == 2}
-    home = {n: n for n in shapes}
-
-    def root(n: str) -> str:
-        while home[n] != n:
-            n = home[n]
-        return n
-
-    for group in _together(kernel, shapes):
-        for n in group[1:]:
-            home[root(n)] = root(group[0])
-    return shapes, root
-
-
-def of_products(kernel: TileKernel) -> set[str]:
-    """Fragments of two dimensions that lie as a product's operand or sum does."""
-    shapes, root = _alike(kernel)
-    fixed = {root(n) for s in every(kernel.body) if isinstance(s, Gemm) for n in (s.c, s.a.buffer) if n in shapes}
-    return {n for n in shapes if root(n) in fixed}
-
-
-def led(kernel: TileKernel) -> set[str]:
-    """Fragments whose layout TileLang is told: that of a product's sum. They are reduced along their rows beside products of as
-    many rows, 16 a warp, and nothing but their rows' values ties them to what a product reads or adds to (squares of a row,
-    summed for its norm, beside the normalised row): TileLang finds no layout for both. None where warps of its own copy, which
-    are in front of those that compute: a layout that it is told begins at the first thread of all."""
-    return set() if kernel.warp_specialized else _beside(kernel)
-
-
-def _beside(kernel: TileKernel) -> set[str]:
-    shapes = {b.name: b.shape for b in kernel.buffers if b.scope == "fragment"}
-    products = [s for s in every(kernel.body) if isinstance(s, Gemm)]
-    rows = {shapes[s.c][0] for s in products if len(shapes.get(s.c, ())) == 2}
-    if not products or any(s.policy != "rows" for s in products) or rows != {kernel.threads // 2}:
-        return set()
-    flat = {n: shape for n, shape in shapes.items() if len(shape) == 2}
-    return {s.src for s in every(kernel.body) if isinstance(s, ReduceTile) and s.src in flat and
-            {flat[s.src][0]} == rows and flat[s.src][1] % 8 == 0} - of_products(kernel)
 
 
 def _turned(kernel: TileKernel, name: str, shapes: dict[str, tuple[int, ...]], own: Layout, found: dict[str, Layout],
@@ -169,110 +126,13 @@ def _turned(kernel: TileKernel, name: str, shapes: dict[str, tuple[int, ...]], o
     return own
 
 
-def alone(kernel: TileKernel) -> dict[str, int]:
-    """Fragments of whose rows neighbouring threads have neighbours, which TileLang is told, and how many threads have one
-    between them, in stretches: 1 where there are as many rows as threads, :data:`ABREAST` where a quarter as many are reduced.
-    Their rows are then those of the values of a row. None that lies the other way round: its columns are the rows."""
-    if any(isinstance(s, Gemm) for s in every(kernel.body)):
-        return {}
-    rows = {b.shape for b in kernel.buffers if b.scope == "fragment" and len(b.shape) == 1}
-    reduced = {kernel.homes[s.src].shape for s in every(kernel.body) if isinstance(s, ReduceTile)}
-    upright = _upright(kernel)
-    found: dict[str, int] = {}
-    for b in kernel.buffers:
-        if b.scope != "fragment" or len(b.shape) != 2 or b.shape[:1] not in rows or not upright.get(b.name, True):
-            continue
-        if b.shape[0] == kernel.threads:
-            found[b.name] = 1
-        elif b.shape[0] == OWN and kernel.threads == ABREAST * OWN and b.shape[1] % ABREAST == 0 and b.shape in reduced:
-            found[b.name] = ABREAST
-    return found
-
-
-def _upright(kernel: TileKernel) -> dict[str, bool]:
-    """Do the rows of a fragment run along its first dimension, as those of what is reduced do? Of those that no loop has to do
-    with these, nothing is known."""
-    found = {s.src: True for s in every(kernel.body) if isinstance(s, ReduceTile)}
-    loops: list[dict[str, bool]] = []
-    for s in every(kernel.body):
-        if isinstance(s, Parallel) and len(s.vars) == 2:
-            here = tuple(map(Index, s.vars))
-            used = [(a.target, a.indices) for a in s.body]
-            used += [(x.tensor, x.indices) for a in s.body for x in walk(a.expr) if isinstance(x, Load)]
-            loops.append({n: at == here for n, at in used if at in (here, here[::-1])})
-    while True:
-        known = len(found)
-        for loop in loops:
-            if (first := next((n for n in loop if n in found), None)) is not None:
-                for n, way in loop.items():
-                    found.setdefault(n, found[first] == (way == loop[first]))
-        if len(found) == known:
-            return found
-
-
-def _dealt(kernel: TileKernel, shape: tuple[int, ...], group: list[str], touched: list[_Access], warp: int) -> Layout:
+def _dealt(kernel: TileKernel, shape: tuple[int, ...], group: list[str], touched: list[Access], warp: int) -> Layout:
     """Runs of the widest vector that an access to global memory allows, while every thread gets one. touched: every access."""
-    dtypes, mine = kernel.dtypes, set(group)
-    most = 16 // max(BYTES[dtypes[n]] for n in group)  # where rows are not aligned, what the fragments allow
-    vector = max((wide or most for names, widths in touched if names & mine for wide in widths), default=4)
-    total = prod(shape)
+    vector, total = run(kernel, group, touched), prod(shape)
     while vector > 1 and total % (kernel.threads * vector):
         vector //= 2
     across = min(kernel.threads, max(1, shape[1] // vector))
     return Layout(across, max(1, shape[0] * across // kernel.threads), across > warp)
-
-
-_Access = tuple[set[str], list[int]]
-
-
-def _accesses(kernel: TileKernel) -> list[_Access]:
-    """The fragments that a statement brings from global memory or computes, and the elements of each access to memory for them;
-    0: as many as the fragments allow."""
-    params, found = {p.name: p for p in kernel.params}, []
-    for s in every(kernel.body):
-        if isinstance(s, Copy):
-            names = {s.src.buffer, s.dst.buffer}
-            found.append((names, [wide if (wide := 16 // BYTES[params[n].dtype]) == _vector(params[n]) else 0
-                                  for n in names & set(params)]))
-        elif isinstance(s, Parallel) and len(s.vars) == 2:
-            widths = []
-            for a in s.body:
-                guarded = any(isinstance(x, Op) and x.name == "select" and s.vars[1] in _names(x.args[0]) and
-                              any(isinstance(y, Load) and y.tensor in params for y in walk(x)) for x in walk(a.expr))
-                widths += [1 if guarded else _vector(params[x.tensor]) for x in walk(a.expr)
-                           if isinstance(x, Load) and x.tensor in params and any(s.vars[1] in _names(i) for i in x.indices)]
-            found.append(({a.target for a in s.body}, widths))
-    return found
-
-
-def _vector(p: Param) -> int:
-    """The most elements in 16 bytes at once that every row of a tensor can be read by."""
-    vector = 16 // BYTES[p.dtype]
-    while vector > 1 and len(p.shape) > 1 and p.shape[-1] % vector:
-        vector //= 2
-    return vector
-
-
-def _names(e: object) -> set[str]:
-    return {x.axis for x in walk(e) if isinstance(x, Index)}  # type: ignore[arg-type]
-
-
-def _together(kernel: TileKernel, shapes: dict[str, tuple[int, ...]]) -> list[list[str]]:
-    """Fragments used at one point of a loop, or copied whole."""
-    found = []
-    for s in every(kernel.body):
-        if isinstance(s, Copy) and {s.src.buffer, s.dst.buffer} <= set(shapes) and whole(s.src) and whole(s.dst):
-            found.append([s.src.buffer, s.dst.buffer])
-        elif isinstance(s, Parallel):
-            at = tuple(Index(v) for v in s.vars)
-            group = [a.target for a in s.body if a.indices == at]
-            group += [x.tensor for a in s.body for x in walk(a.expr) if isinstance(x, Load) and x.indices == at]
-            found.append([n for n in dict.fromkeys(group) if n in shapes])
-    return [g for g in found if g]
-
-
-def whole(s: Slice) -> bool:
-    return not s.dims
 
 
 def warps_meet(kernel: TileKernel, target: Target) -> bool:

@@ -8,7 +8,7 @@ from redfuser.acrf.expr import Expr, Index, Load, map_children, walk
 from redfuser.tensorize.ir.effects import every, with_bodies
 from redfuser.tensorize.ir.nodes import Copy, Parallel, ReduceTile, TileKernel, TileStmt
 from redfuser.tensorize.ir.parts import Buffer, Slice
-from redfuser.tensorize.model.layout import of_products
+from redfuser.tensorize.model.alike import of_products
 
 
 @dataclass(frozen=True, slots=True)
