@@ -18,14 +18,49 @@ def _filled(value: float, shape: tuple[int, ...], dtype: str) -> Any:
 
 
 def _written_out(c: Context, x: Any, axes: list[int], eps: float, weight: Any, bias: Any, about_mean: bool) -> Any:
-    """A norm in float64, which Relax's operators have not: one refuses it, the other computes in float32."""
+    """A norm in float64, which Relax's operators have not: one refuses it, the other computes in float32. And one of whose rows
+    parts are reduced."""
+    acc = accumulator(dtype_of(x))
+    x = c.wide(x)
     if about_mean:
         x = c.emit(op.subtract(x, c.emit(op.mean(x, axes, True), "mean")), "centred")
     square = c.emit(op.mean(c.emit(op.multiply(x, x), "square"), axes, True), "var")
-    out = c.emit(op.multiply(x, c.emit(op.rsqrt(c.emit(op.add(square, c.const(eps, "float64")), "eps")), "rsqrt")), "normed")
+    root = c.emit(op.rsqrt(c.emit(op.add(square, c.const(eps, acc)), "eps")), "rsqrt")
+    c.builder.part()  # a map of it, which others may compute
+    out = c.emit(op.multiply(x, root), "normed")
     for f, t, name in ((op.multiply, weight, "weighted"), (op.add, bias, "biased")):
-        out = c.emit(f(out, c.cast(t, "float64")), name) if t is not None else out
-    return out
+        out = c.emit(f(out, c.cast(t, acc)), name) if t is not None else out
+    return c.narrow(out)
+
+
+def _in_parts(node: Any) -> bool:
+    """Is a norm read by nothing but views of parts of its rows, of which some reduction is made (the scales of its groups)?
+    Written out, what reads it computes it, from what the norm reads; as one operation it is written for them."""
+    todo, parts, width = list(node.users), [], node.meta["val"].shape[-1]
+    while todo:
+        user = todo.pop()
+        if user.op == "call_function" and not user.users:
+            continue  # an assertion
+        if str(user.target) in _SAME and user.meta["val"].shape[-1] == width:
+            todo += user.users
+        elif str(user.target) in _VIEWS and user.meta["val"].shape[-1] < width:
+            parts.append(user)
+        else:
+            return False
+    while parts:
+        user = parts.pop()
+        if str(user.target) in _REDUCED:
+            return True
+        if str(user.target) in (*_SAME, *_VIEWS, *_MAPS):
+            parts += user.users
+    return False
+
+
+_SAME = ("aten._to_copy.default", "aten.to.dtype", "aten.clone.default")
+_VIEWS = ("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", "aten.unflatten.int")
+_MAPS = ("aten.abs.default", "aten.pow.Tensor_Scalar")
+_REDUCED = ("aten.amax.default", "aten.amin.default", "aten.max.dim", "aten.mean.dim", "aten.sum.dim_IntList",
+            "aten.linalg_vector_norm.default")
 
 
 @converts("aten.layer_norm.default")
@@ -37,7 +72,7 @@ def layer_norm(c: Context, input: Any, normalized_shape: Any, weight: Any = None
     shape = tuple(int(s) for s in normalized_shape)
     rank = len(shape_of(input))
     axes = list(range(rank - len(shape), rank))
-    if acc == "float64":
+    if acc == "float64" or _in_parts(c.node):
         return _written_out(c, input, axes, float(eps), weight, bias, about_mean=True)
     gamma = c.cast(weight, acc, "weight") if weight is not None else _filled(1.0, shape, acc)
     beta = c.cast(bias, acc, "bias") if bias is not None else _filled(0.0, shape, acc)
@@ -60,7 +95,7 @@ def rms_norm(c: Context, input: Any, normalized_shape: Any, weight: Any = None, 
     if eps is None:
         eps = torch.finfo(torch.float64 if acc == "float64" else torch.float32).eps
     axes = list(range(rank - len(shape), rank))
-    if acc == "float64":
+    if acc == "float64" or _in_parts(c.node):
         return _written_out(c, input, axes, float(eps), weight, None, about_mean=False)
     gamma = c.cast(weight, acc, "weight") if weight is not None else _filled(1.0, shape, acc)
     return c.in_wide(lambda w: op.nn.rms_norm(w, gamma, axes, float(eps)), input)
