@@ -18,8 +18,8 @@ from redfuser.partition.about import evaluated
 from redfuser.partition.drafted import Draft
 from redfuser.partition.epilogue import launches, moves
 from redfuser.partition.graph import Node, Unit
-from redfuser.partition.lone import LONG
 from redfuser.partition.sets import bits
+from redfuser.partition.single import LONG
 
 WALKED, STEP = 512, 12e-9
 """Elements that a thread of torch's kernel adds in turn, at most, and seconds for each. Float32 sums across memory on an H200,

@@ -25,9 +25,9 @@ from redfuser.partition.cost import (
 from redfuser.partition.drafted import Draft, R, Reject, Sink, row_axes
 from redfuser.partition.epilogue import launches
 from redfuser.partition.graph import Unit
-from redfuser.partition.lone import by_itself
 from redfuser.partition.per_step import by_columns, no_matrix
 from redfuser.partition.reads import TOO_MANY, crowded, laden
+from redfuser.partition.single import by_itself
 from redfuser.partition.values import Instance
 
 Question = Callable[[Draft, Unit | None], Reject | None]

@@ -8,7 +8,6 @@ from math import prod
 
 from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import BYTES
-from redfuser.partition.drafted import Draft, R
 from redfuser.partition.epilogue import in_the_call, launches, moves, rounds
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.permuted import source_of
@@ -19,22 +18,6 @@ LEAST = 2
 RUN = 128
 """Bytes side by side, of each tensor that torch joins, at least for it to take no longer than a copy: on an H200 runs of 256
 take as long as one and of 4 four times as long; between the two nothing was measured."""
-
-
-SHORT, MANY = 32, 1 << 20
-"""Elements of a row that torch's kernels are slow to reduce, at most, and of all such rows, at least: on an H200 the maxima of
-16 million halves in rows of 4 take 119 us (what they read: 8), the sums of as many float32 in rows of 16 take 175 (18).
-Between 16 and 32 nothing was measured."""
-LONG = 1024
-"""Elements of a row across memory from which torch reads it slowly."""
-
-
-def by_itself(d: Draft) -> bool:
-    """May a reduction be worth a kernel by itself: of many rows that are short, or of long ones across memory
-    (:mod:`redfuser.partition.across` says whether it is)?"""
-    if d.across:
-        return d.extents[R] >= LONG
-    return d.extents[R] <= SHORT and prod(d.extents[a] for a in (*d.p_axes, R)) >= MANY
 
 
 def pays(u: Unit, large: int) -> bool:

@@ -30,11 +30,12 @@ from redfuser.partition.forming import Forming
 from redfuser.partition.graph import Graph
 from redfuser.partition.grow import Grower
 from redfuser.partition.lifting import build_graph
-from redfuser.partition.lone import LEAST, by_itself, replaced
+from redfuser.partition.lone import LEAST, replaced
 from redfuser.partition.maps import MapGrower
 from redfuser.partition.region import Found, Partition, Refusal, Region, key_of
 from redfuser.partition.scans import ScanGrower, why
 from redfuser.partition.sets import Units
+from redfuser.partition.single import by_itself
 from redfuser.partition.smaller import Pair, apart, undone
 from redfuser.partition.ties import decided
 from redfuser.partition.unfused import slower
