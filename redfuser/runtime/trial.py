@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import ast
 import builtins
-import hashlib
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +25,7 @@ from redfuser.cache import Cache, key_of
 from redfuser.errors import ArtifactError
 from redfuser.runtime import patience
 from redfuser.runtime.check import TORCH_DTYPE, inputs_of, outputs_of
+from redfuser.runtime.draws import DRAWS, LESS, NOTHING, SPECIAL, WIDE, Fixed, inputs
 from redfuser.runtime.extents import Bounded, extents, fixed
 from redfuser.runtime.guard import check_graph
 from redfuser.runtime.launcher import launcher
@@ -33,15 +33,6 @@ from redfuser.runtime.ops import op_name
 from redfuser.runtime.parts import Parts
 
 HOLDS, HANGS = b"holds", b"hangs"
-_SPECIAL = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
-DRAWS = ("normal", "positive", "ties", "small", "large", "spread", "masked", *_SPECIAL)
-Fixed = Mapping[int, torch.Tensor]
-"""Inputs that are not drawn, by position: the model's own constants of integers, which index what they are made for."""
-NOTHING: Fixed = {}
-WIDE = ("large", "spread")
-LESS = (1.0, 0.1, 0.03)
-"""What wide draws are scaled by, until the unfused region's results are in range: beyond it (exponentials of 300) they say
-whose sums leave it first, which docs/algebra.md leaves open, and nothing else."""
 REACH = 1e30
 """A result that leaves room for a sum in a type with float32's exponents."""
 AGAIN = 6
@@ -147,8 +138,11 @@ def outcome(spec: KernelSpec, kernel: Callable[..., Any], unfused: Callable[...,
             fixed: Fixed = NOTHING) -> Outcome:
     """Try a kernel on this device. Wrong is the first kind of draw on which it is outside the numerics rule, and if that is a
     matter of a few roundings, on further draws of the kind as well. Not tried: there is nothing to hold it to, since the
-    unfused region does not run here or does not fit. Raises Hang when the kernel does not end."""
+    unfused region does not run here or does not fit, or reads outside of a tensor whatever is drawn (places may be made of
+    floats: ``x.floor().long()``). Raises Hang when the kernel does not end."""
     counts = extents(unfused, [(TORCH_DTYPE[a.dtype], tuple(a.shape)) for a in inputs_of(spec)])
+    unfused = _bounded(unfused)
+    outside, judged = "", False
     for what in DRAWS:
         if what == "masked" and not any(a.dtype == "bool" for a in inputs_of(spec)):
             continue
@@ -157,6 +151,9 @@ def outcome(spec: KernelSpec, kernel: Callable[..., Any], unfused: Callable[...,
             try:
                 args, found = _referred(spec, unfused, device, what, seed, counts, fixed)
             except Exception as error:  # out of memory, or an operator that this device does not have
+                if isinstance(error, IndexError) or isinstance(error.__cause__, IndexError):
+                    outside = outside or f"{what} inputs: {_words(error.__cause__ or error)}"
+                    break
                 return Outcome("not tried", f"the torch code does not run: {_words(error)}")
             patience.settle(device)
             try:
@@ -169,18 +166,33 @@ def outcome(spec: KernelSpec, kernel: Callable[..., Any], unfused: Callable[...,
             except Exception as error:
                 return Outcome("wrong", f"{what} inputs: {_words(error)}")
             ours = got if isinstance(got, (tuple, list)) else (got,)
-            alike = _numbers if what in _SPECIAL else _one_class
+            alike = _numbers if what in SPECIAL else _one_class
             ours = tuple(alike(mine, theirs, truth) for mine, theirs, truth in zip(ours, *found[:2], strict=True))
             for n, (mine, theirs, truth, chosen) in enumerate(zip(ours, *found, strict=True)):
-                near = (other[n] for other in perturbed.moved(
-                    unfused, (device, *args), alike=mine.dtype.itemsize == 1))
+                near = _near(unfused, (device, *args), n, mine.dtype.itemsize == 1)
                 checks.setdefault(n, []).append(_check(mine.reshape(theirs.shape), theirs, truth, chosen, near))
             bad = [c for c in map(numerics.pooled, checks.values()) if not c.passed]
+            judged = True
             if not bad:
                 break
             if seed == AGAIN or any(c.ours.misplaced > c.limit.misplaced for c in bad):
                 return Outcome("wrong", f"{what} inputs: {next(c for cs in checks.values() for c in cs if not c.passed)}")
-    return Outcome("right")
+    return Outcome("right") if judged else Outcome("not tried", f"the torch code reads outside of a tensor: {outside}")
+
+
+def _bounded(unfused: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        with Bounded():
+            return unfused(*args)
+
+    return run
+
+
+def _near(unfused: Callable[..., Any], args: tuple[Any, ...], n: int, alike: bool) -> Iterator[torch.Tensor]:
+    """Result n from moved inputs, until a place is moved out of its tensor."""
+    with suppress(IndexError):
+        for other in perturbed.moved(unfused, args, alike=alike):
+            yield other[n]
 
 
 def _numbers(mine: torch.Tensor, theirs: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
@@ -229,9 +241,8 @@ def _referred(spec: KernelSpec, unfused: Callable[..., Any], device: torch.devic
     wide draw, the widest by which fewest results are out of range."""
     least, best = -1, None
     for by in LESS if what in WIDE else LESS[:1]:
-        args = _inputs(spec, device, what, seed, counts, fixed, by)
-        with Bounded() if any(not (t.is_floating_point() or t.dtype == torch.bool) for t in args) else nullcontext():
-            found = numerics.references(unfused, (device, *args))
+        args = inputs(spec, device, what, seed, counts, fixed, by)
+        found = numerics.references(unfused, (device, *args))
         beyond = sum(_beyond(t) for t in numerics.tensors(found[0]))
         if best is None or beyond < least:
             least, best = beyond, (args, found)
@@ -246,49 +257,6 @@ def _beyond(t: torch.Tensor) -> int:
     if not t.is_floating_point() or t.dtype.itemsize == 1:
         return 0
     return t.numel() - int((t.abs() <= min(torch.finfo(t.dtype).max, REACH)).sum())
-
-
-def _inputs(spec: KernelSpec, device: torch.device, what: str, seed: int, counts: Sequence[int],
-            fixed: Fixed, by: float = 1.0) -> tuple[torch.Tensor, ...]:
-    text = f"{spec.name} {what}" + (f" {seed}" if seed else "")
-    g = torch.Generator(device).manual_seed(int(hashlib.sha256(text.encode()).hexdigest()[:8], 16))
-    drawn = [_draw(TORCH_DTYPE[a.dtype], tuple(a.shape), what, g, device, n, by)
-             for a, n in zip(inputs_of(spec), counts, strict=True)]
-    return tuple(_taken(fixed.get(i), t) for i, t in enumerate(drawn))
-
-
-def _taken(known: torch.Tensor | None, drawn: torch.Tensor) -> torch.Tensor:
-    fits = known is not None and known.dtype == drawn.dtype and known.numel() == drawn.numel()
-    return known.to(drawn.device).reshape(drawn.shape) if known is not None and fits else drawn
-
-
-def _draw(dtype: torch.dtype, shape: tuple[int, ...], what: str, g: torch.Generator, device: torch.device,
-          count: int, by: float = 1.0) -> torch.Tensor:
-    """count: of an integer, what it is drawn below (:mod:`redfuser.runtime.extents`); by: what wide draws are scaled by."""
-    if dtype == torch.bool:
-        keep = torch.rand(shape, generator=g, device=device) < 0.7
-        if what == "masked" and keep.dim() > 1:
-            keep[..., ::7, :] = False
-        return keep
-    if not dtype.is_floating_point:
-        top = min(count, torch.iinfo(dtype).max)
-        return torch.randint(top, shape, generator=g, device=device).to(dtype)
-    x = torch.randn(shape, generator=g, device=device)
-    narrow = dtype in (torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
-    match what:
-        case "positive":
-            x = x.abs() + 0.3
-        case "ties":
-            x = x.round()
-        case "small":
-            x = x * 3.7e-3
-        case "large":
-            x = x * ((8.0 if narrow else 300.0) * by)
-        case "spread":
-            x = x * (by * 10.0 ** (torch.rand(shape, generator=g, device=device) * 3 - (2 if narrow else 1)))
-    if what in _SPECIAL and dtype.itemsize > 1 and x.numel():  # in one place: what it decides is there and nowhere else
-        x.view(-1)[torch.randint(x.numel(), (), generator=g, device=device)] = _SPECIAL[what]
-    return (x.clamp(-448, 448) if dtype.itemsize == 1 else x).to(dtype)
 
 
 def _key(spec: KernelSpec, reference: str, device: torch.device) -> str:

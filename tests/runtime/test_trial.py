@@ -372,6 +372,21 @@ def test_places_that_arithmetic_made_are_the_models_own() -> None:
     assert found.verdict == "not tried" and "IndexError: places" in found.why, found
 
 
+def picked(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(t.gather(1, x.clamp(max=7.0).floor().long()), -1)
+
+
+def test_places_that_floats_make_are_drawn_where_they_are_places() -> None:
+    """No input is an integer, and numbers below 0 are places outside: on a GPU an assertion, and the process's last. Draws of
+    what is positive judge the kernel, and what is wrong there is found."""
+    model = redfuser.compile(picked, (torch.rand(3, 60), torch.randn(3, 8)), target="cpu")
+    assert [(verdict, why) for _, verdict, why in trial.all_of(model, "cpu")] == [("right", "")]
+    ((name, spec),) = model.kernels.items()
+    unfused = trial.function(str(model.reference_of(name)))
+    found = trial.outcome(spec, lambda x, t: unfused(CPU, x.ceil(), t)[0], unfused, CPU)
+    assert found.verdict == "wrong" and "positive inputs" in found.why, found
+
+
 @pytest.mark.parametrize("read", [lambda t, i: t[i], lambda t, i: t[:, i], lambda t, i: t.gather(0, i[:, None]),
                                   lambda t, i: t.index_select(1, i), lambda t, i: torch.nn.functional.embedding(i, t)])
 def test_places_outside_are_refused_before_a_device_sees_them(read: Callable[..., torch.Tensor]) -> None:
