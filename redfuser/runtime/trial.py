@@ -151,8 +151,9 @@ def outcome(spec: KernelSpec, kernel: Callable[..., Any], unfused: Callable[...,
             try:
                 args, found = _referred(spec, unfused, device, what, seed, counts, fixed)
             except Exception as error:  # out of memory, or an operator that this device does not have
-                if isinstance(error, IndexError) or isinstance(error.__cause__, IndexError):
-                    outside = outside or f"{what} inputs: {_words(error.__cause__ or error)}"
+                place = next((e for e in (error, error.__cause__) if isinstance(e, IndexError)), None)
+                if place is not None:
+                    outside = outside or f"{what} inputs: {_words(place)}"
                     break
                 return Outcome("not tried", f"the torch code does not run: {_words(error)}")
             patience.settle(device)

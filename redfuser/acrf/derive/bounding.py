@@ -1,6 +1,6 @@
 """Factors kept with what bounds them, so that no accumulator overflows where the source program does not.
 
-Data to a power stays over the result that dominates it; an exponential without a bound follows a maximum of its own.
+Data to a power stays over the result that dominates it (exponentials: peak.py).
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ from dataclasses import replace
 from fractions import Fraction
 
 from redfuser.acrf.cascade import Reduce, Reducer
-from redfuser.acrf.derive.bounds import divisor, follows_maximum, maximum_in, of_weights, proved_below_zero
-from redfuser.acrf.derive.decomposition import Conds, Decomposition, Part, Term, split_linear, where, without_constant
+from redfuser.acrf.derive.bounds import divisor, of_weights
+from redfuser.acrf.derive.decomposition import Conds, Decomposition, Part, Term, where, without_constant
 from redfuser.acrf.derive.derivation import F1, Derivation, Value
 from redfuser.acrf.derive.deviation import at_most, spans
-from redfuser.acrf.derive.functions import exponential
-from redfuser.acrf.derive.indicator import data_only, moving
+from redfuser.acrf.derive.indicator import moving
 from redfuser.acrf.derive.plain import derive_plain
-from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, Ref, children, op, refs_of, walk
-from redfuser.acrf.facts.guards import unclamped
-from redfuser.acrf.facts.normal import Poly, add, from_poly, number, product, to_poly
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, children, op, walk
+from redfuser.acrf.facts.normal import product, to_poly
 from redfuser.acrf.facts.ranges import Interval
 from redfuser.acrf.state import Condition
 from redfuser.dtypes import LARGEST
@@ -74,7 +72,7 @@ def _power_in_range(work: Derivation, r: Reduce, t: Term, base: Expr, power: Fra
         return t
     kind, edge = ("max", float("-inf")) if power > 0 else ("min", float("inf"))
     body: Expr = base if work.ranges.nonneg(base) else Op("abs", (base,), dtype)
-    peak = Ref(_hidden(work, r, f"{r.name}_{'peak' if power > 0 else 'least'}", kind, body, edge, t.conds), dtype)
+    peak = Ref(hidden(work, r, f"{r.name}_{'peak' if power > 0 else 'least'}", kind, body, edge, t.conds), dtype)
     whole = product([(op("div", base, peak), power)], dtype)
     rest[first] = Part("scaled", whole, follows=((peak, -power),), vanishes=True)
     left = power
@@ -156,7 +154,7 @@ def _of_squares(work: Derivation, e: Expr) -> bool:
                for x in walk(work.scope.resolve(e)))
 
 
-def _hidden(work: Derivation, r: Reduce, name: str, kind: str, body: Expr, edge: float, conds: Conds) -> str:
+def hidden(work: Derivation, r: Reduce, name: str, kind: str, body: Expr, edge: float, conds: Conds) -> str:
     """An extremum of data of the derivation's own, over what the conditions count: a result like any other."""
     work.not_direct(kind)
     body, plain = where(conds, body, Const(edge, body.dtype)), body
@@ -217,78 +215,3 @@ def _of_one_sign(work: Derivation, e: Expr) -> bool:
     if not (r.nonneg or r.nonpos):
         return False
     return not (isinstance(e, Op) and e.name in ("max", "min", "abs", "add")) or all(_of_one_sign(work, k) for k in e.args)
-
-
-def _joined(d: Decomposition, t: Term) -> tuple[Part, ...]:
-    """Exponentials that no maximum bounds one by one, as one exponential: ``exp(u) ** -2 * exp(u)`` is ``exp(-u)``."""
-
-    found = [p for p in t.parts if (p.kind == "scaled" and isinstance(p.base, Op) and p.base.name in ("exp", "exp2"))]
-    if not found or all(follows_maximum(d, p, t.conds) for p in found) or (len(found) == 1 and found[0].power == 1):
-        return t.parts
-    if len({p.base.name for p in found if isinstance(p.base, Op)}) > 1:
-        return t.parts
-    name, dtype = found[0].base.name, found[0].base.dtype  # type: ignore[union-attr]
-    total: Expr | None = None
-    for p in found:
-        assert isinstance(p.base, Op)
-        arg = p.base.args[0] if p.power == 1 else op("mul", p.base.args[0], number(p.power, dtype))
-        total = arg if total is None else op("add", total, arg)
-    assert total is not None
-    whole = exponential(d, Op(name, (total,), dtype), total)
-    at = next(i for i, p in enumerate(t.parts) if p in found)
-    return (*t.parts[:at], *whole.parts, *(p for p in t.parts[at:] if p not in found))
-
-
-def own_peak(work: Derivation, r: Reduce, d: Decomposition, t: Term) -> Term:
-    """``exp(A + B(D))`` that D does not bound: kept relative to the running maximum of A itself, so that no segment
-    overflows where the whole row does not; ``exp(max A + B)`` is deferred."""
-    parts: list[Part] = []
-    for p in _joined(d, t):
-        split = split_linear(d.scope, p.base.args[0]) if isinstance(p.base, Op) and p.base.name in ("exp", "exp2") else None
-        if p.kind != "scaled" or split is None or p.power != 1:
-            parts.append(p)
-            continue
-        assert isinstance(p.base, Op)
-        if follows_maximum(d, p, t.conds):
-            parts += _about_maximum(d, p, split, t.conds)
-            continue
-        data_only(d, t.conds)
-        dtype = p.base.dtype
-        a, b = from_poly(split[0], dtype), from_poly(split[1], dtype)
-        peak = _hidden(work, r, f"{r.name}_peak", "max", a, float("-inf"), t.conds)
-        top: Expr = Ref(peak, dtype)
-        if _compared(work, r.name):  # a sum that is infinite must not be NaN
-            top = Op("min", (top, Const(LARGEST[dtype], dtype)), dtype)
-        lowered = Op(p.base.name, (Op("sub", (a, top), dtype),), dtype)
-        follows = ((Op(p.base.name, (Op("neg", (top,), dtype),), dtype), F1),)
-        parts += [Part("scaled", lowered, follows=follows),
-                  Part("d", Op(p.base.name, (Op("add", (top, b), dtype),), dtype))]
-    return replace(t, parts=tuple(parts))
-
-
-def _compared(work: Derivation, name: str) -> bool:
-    """Does the program compare a result, or what it makes of it, with anything?"""
-    reached = {name}
-    for s in work.scope.cascade.stmts:
-        ops = [x for x in walk(s.expr) if isinstance(x, Op) and (x.name in COMPARISONS or x.name in ("max", "min"))]
-        if any(refs_of(x) & reached for x in ops):
-            return True
-        if refs_of(s.expr) & reached:
-            reached.update(s.names)
-    return False
-
-
-def _about_maximum(d: Decomposition, p: Part, split: tuple[Poly, Poly], conds: Conds) -> list[Part]:
-    """``exp(A - m + B)`` as ``exp(A - m)``, at most 1 in every segment, and ``exp(B)``, which is applied once: while the row
-    is reduced, B (a sum, say) may be far from its final value."""
-    assert isinstance(p.base, Op)
-    whole = d.scope.resolve(p.base.args[0])
-    top = maximum_in(d, whole, conds)
-    if top is None or top[0] not in split[1] or len(split[1]) == 1 or any(
-            proved_below_zero(d, x, conds) for x in (p.base.args[0], unclamped(whole))):
-        return [p]
-    e, lead = p.base, {top[0]: top[1]}
-    rest = from_poly(add(split[1], lead, -1), e.dtype)
-    h = Op(e.name, (from_poly(lead, e.dtype),), e.dtype)
-    near = Op(e.name, (from_poly(add(split[0], lead), e.dtype),), e.dtype)
-    return [Part("scaled", near, follows=((h, F1),)), Part("d", Op(e.name, (rest,), e.dtype))]

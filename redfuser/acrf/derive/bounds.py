@@ -105,13 +105,22 @@ def divisor(p: Part) -> Part:
 
 
 def _bounded_exponential(d: Decomposition, p: Part, conds: Conds) -> float | None:
-    """exp(A - m) <= 1 where m = max of A."""
-    e = p.base
-    while isinstance(e, Cast):
-        e = e.arg
-    if not (isinstance(e, Op) and e.name in ("exp", "exp2")) or p.power < 0:
-        return None
-    return 1.0 if proved_below_zero(d, e.args[0], conds) else None
+    """exp(A - m) <= 1 where m = max of A, and what is made of it and is positive."""
+    return _highest(d, p.base, conds) if p.power > 0 and d.ranges.nonneg(p.base) else None
+
+
+def _highest(d: Decomposition, e: Expr, conds: Conds) -> float | None:
+    """An upper bound, 0 or more, of a difference or an extremum of exponentials."""
+    match e:
+        case Cast(arg=x):
+            return _highest(d, x, conds)
+        case Op(name="exp" | "exp2", args=(x,)):
+            return 1.0 if proved_below_zero(d, x, conds) else None
+        case Op(name="sub", args=(x, y)) if d.ranges.nonneg(y):
+            return _highest(d, x, conds)
+        case Op(name="max", args=(x, Const(value=v))) if v <= 0:
+            return _highest(d, x, conds)
+    return None
 
 
 def follows_maximum(d: Decomposition, p: Part, conds: Conds) -> bool:

@@ -21,6 +21,7 @@ from redfuser.acrf.derive.decomposition import (
     split_linear,
     split_sum,
 )
+from redfuser.acrf.derive.homogeneous import homogeneous
 from redfuser.acrf.expr import Const, Expr, Op, op
 from redfuser.acrf.facts.normal import add, from_poly, number, product, to_poly
 from redfuser.acrf.state import Condition, Refuse, no_rule, not_separable
@@ -127,6 +128,9 @@ def absolute(d: Decomposition, e: Op, x: Expr) -> list[Term]:
     direction = sign_along(d, x)
     if direction:
         return [replace(t, coefficient=t.coefficient * direction) for t in d.expand(x)]
+    whole = homogeneous(d, e)
+    if whole is not None:
+        return [whole]
     found = d.expand(x)
     if len(found) != 1 or any(p.power % 2 for p in found[0].of("shift")):
         not_separable(e, f"{x} is a sum of data and results, whose sign changes with the result")
@@ -164,6 +168,9 @@ def extremum(d: Decomposition, e: Op, x: Expr, y: Expr) -> list[Term]:
     if difference and all(monomial_kind(d.scope, m) in ("C", "X") for m in difference):
         over = Op(e.name, (from_poly(difference, e.dtype), Const(0.0, e.dtype)), e.dtype)
         return [*d.expand(y), Term((Part("x", over),))]
+    whole = homogeneous(d, e)
+    if whole is not None:
+        return [whole]
     try:
         a, b = d.expand(x), d.expand(y)
     except Refuse:

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import reduce
 
 from redfuser.acrf.cascade import Reduce
-from redfuser.acrf.derive.bounding import in_range, in_units, own_peak, within_data
+from redfuser.acrf.derive.bounding import in_range, in_units, within_data
 from redfuser.acrf.derive.bounds import divisor, follows_maximum, may_be_undefined, only_counted
 from redfuser.acrf.derive.centred import about_the_mean, of_one_mean
 from redfuser.acrf.derive.decomposition import Decomposition, Part, Term, where
@@ -28,6 +28,7 @@ from redfuser.acrf.derive.faint import raised, refuse_rounded, with_it
 from redfuser.acrf.derive.family import residuals, sum_up, translated
 from redfuser.acrf.derive.indicator import moving
 from redfuser.acrf.derive.members import members, where_counted
+from redfuser.acrf.derive.peak import own_peak
 from redfuser.acrf.derive.pull_out import finish_late
 from redfuser.acrf.derive.quotients import in_pairs, in_quotients
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, op, refs_of, walk
