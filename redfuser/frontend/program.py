@@ -26,8 +26,8 @@ KEPT = frozenset({
     "aten.scaled_dot_product_attention.default", "aten.matmul.default", "aten.linear.default",
     "aten.rms_norm.default", "aten.layer_norm.default", "aten.group_norm.default", "aten.silu.default",
     "aten.logsumexp.default", "aten.repeat_interleave.self_int", "aten._safe_softmax.default",
-    "aten.softplus.default", "aten.special_log_ndtr.default", "aten.leaky_relu.default", "aten.hardtanh.default",
-    "aten.xlogy.Tensor", "aten.multilabel_margin_loss_forward.default",
+    "aten.softplus.default", "aten.log_sigmoid.default", "aten.log_sigmoid_forward.default", "aten.special_log_ndtr.default",
+    "aten.leaky_relu.default", "aten.hardtanh.default", "aten.xlogy.Tensor", "aten.multilabel_margin_loss_forward.default",
     "aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input",
 })
 """Composite operators that are not decomposed: their converters say more than their parts."""

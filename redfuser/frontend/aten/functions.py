@@ -84,6 +84,18 @@ def softplus(c: Context, self: Any, beta: Any = 1, threshold: Any = 20) -> Any:
     return c.in_wide(lambda w: op.nn.softplus(w, float(beta), float(threshold)), self)
 
 
+@converts("aten.log_sigmoid.default")
+def log_sigmoid(c: Context, self: Any) -> Any:
+    """``-softplus(-x)``, which is x from -40 on in float64 too, and exp(40) is no infinity in float32."""
+    return c.in_wide(lambda w: op.subtract(c.const(0.0, dtype_of(w)), c.emit(
+        op.nn.softplus(c.emit(op.negative(w), "negated"), 1.0, 40.0), "soft")), self)
+
+
+@converts("aten.log_sigmoid_forward.default")
+def log_sigmoid_forward(c: Context, self: Any) -> Any:
+    return log_sigmoid(c, self), None
+
+
 @converts("aten.leaky_relu.default")
 def leaky_relu(c: Context, self: Any, negative_slope: Any = 0.01) -> Any:
     return c.in_wide(lambda w: op.where(

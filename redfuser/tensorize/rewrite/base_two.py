@@ -23,8 +23,9 @@ class BaseTwo:
         w = exp(p * 0.125 - m * 0.125)    -->    w = exp2((p - m) * 0.18)      (0.18 = 0.125 * log2 e)
 
     One rounding of the factor, relative, in the place of two. The rounding is of the argument, so it grows with it: an
-    exponential of data, which nothing bounds, stays what it is, and so does one of a row that is a float32 result by
-    itself, or a factor of one (the least probability of a row, 90 below the greatest: 5e-6 of it). In a sum the greatest
+    exponential of data, which nothing bounds, stays what it is, as do those of a map with float32 results, which have digits
+    however small they are (``log1p(exp(-|x|))`` of x = 12, 6 units), and one of a row that is a float32 result by itself, or
+    a factor of one (the least probability of a row, 90 below the greatest: 5e-6 of it). In a sum the greatest
     term's argument is near 0, unless what was taken is the logarithm of a sum (log n of n equal elements, 3 units of 1025):
     where results are float32, such an exponential stays too. Or unless that term is hidden and what is left of the sum is made
     large again: no exponential of such a program that has float32 results changes its base
@@ -34,8 +35,11 @@ class BaseTwo:
         facts = learn(kernel, at)
         alone, logs = _alone(kernel, facts), _logarithms(kernel, facts)
 
+        mapped = kernel.kind == "map" and any(b.dtype == "f32" for b in kernel.tail if b.name in at.written)
+
         def kept(x: Expr) -> bool:
-            return x in alone or (logs is not None and _holds_log(x, logs)) or (_data(facts, x) and not _bounded(facts, x))
+            return x in alone or (logs is not None and _holds_log(x, logs)) or (
+                _data(facts, x) and (mapped or not _bounded(facts, x)))
 
         return each_value(kernel, lambda e: simplify(exponentials(e, kept, at.natural)))
 
