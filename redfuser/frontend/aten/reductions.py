@@ -9,9 +9,11 @@ import torch
 
 from redfuser.frontend.aten.context import FLOATS, Context, Decline, accumulator, axes_of, axis_of, converts
 from redfuser.frontend.dtypes import relax_dtype
+from redfuser.places import COPY, MOVE
 from redfuser.tvm_compat import dtype_of, relax, shape_of
 
 op = relax.op
+PRODUCTS = frozenset({f"aten::{n}" for n in ("mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "mv", "dot", "convolution")})
 LARGEST = {"float32": torch.finfo(torch.float32).max, "float64": torch.finfo(torch.float64).max}
 
 
@@ -29,18 +31,38 @@ def nonempty(x: Any, axes: list[int]) -> list[int]:
     return axes
 
 
+def _of_a_product(node: Any, row: int) -> bool:
+    """Are its elements a product's, or a map of them, row by row?"""
+    if not isinstance(node, torch.fx.Node) or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    made, name = node.meta.get("val"), node.target._schema.name
+    if not isinstance(made, torch.Tensor) or made.shape[-1:] != (row,):
+        return False
+    kept = torch.Tag.pointwise in node.target.tags or name in MOVE | COPY
+    return name in PRODUCTS or (kept and any(_of_a_product(a, row) for a in node.all_input_nodes))
+
+
+def reduced(c: Context, f: Any, x: Any, axes: list[int], keepdim: bool, suffix: str = "") -> Any:
+    """``f`` over ``axes``. Of what a product makes first along its rows, which a kernel reduces as it makes them."""
+    last = len(shape_of(x)) - 1
+    others = [a for a in axes if a != last]
+    if last in axes and others and _of_a_product(c.node.args[0], shape_of(x)[last]):
+        x, axes = c.emit(f(x, [last], keepdim), "rows"), others
+    return c.emit(f(x, axes, keepdim), suffix)
+
+
 @converts("aten.sum.default", "aten.sum.dim_IntList")
 def sum_(c: Context, self: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
     axes = nonempty(self, axes_of(dim, len(shape_of(self))))
     x = c.cast(self, accumulator(c.dtype), "wide")
-    return c.narrow(c.emit(op.sum(x, axes, keepdim), "sum" if accumulator(c.dtype) != c.dtype else ""))
+    return c.narrow(reduced(c, op.sum, x, axes, keepdim, "sum" if accumulator(c.dtype) != c.dtype else ""))
 
 
 @converts("aten.mean.default", "aten.mean.dim")
 def mean(c: Context, self: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
     axes = nonempty(self, axes_of(dim, len(shape_of(self))))
     x = c.cast(self, accumulator(c.dtype), "wide")
-    return c.narrow(c.emit(op.mean(x, axes, keepdim), "mean" if accumulator(c.dtype) != c.dtype else ""))
+    return c.narrow(reduced(c, op.mean, x, axes, keepdim, "mean" if accumulator(c.dtype) != c.dtype else ""))
 
 
 @converts("aten.prod.default", "aten.prod.dim_int")
@@ -54,7 +76,7 @@ def _extreme(f: Any) -> Any:
     def convert(c: Context, self: Any, dim: Any = None, keepdim: bool = False) -> Any:
         if dtype_of(self) == "bool" or dtype_of(self).startswith("float8"):
             raise Decline(f"an extremum of {dtype_of(self)}")
-        return c.emit(f(self, nonempty(self, axes_of(dim, len(shape_of(self)))), keepdim))
+        return reduced(c, f, self, nonempty(self, axes_of(dim, len(shape_of(self)))), keepdim)
 
     return convert
 

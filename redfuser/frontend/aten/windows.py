@@ -1,13 +1,14 @@
-"""Pools: averages and largest elements of windows. A window of few elements is a map of them, which joins what lies around it
-(:mod:`redfuser.partition.windows`); where nothing does it is torch's call again."""
+"""Windows, and pools: averages and largest elements of windows. A window of few elements is a map of them, which joins what
+lies around it (:mod:`redfuser.partition.windows`); where nothing does it is torch's call again."""
 
 from __future__ import annotations
 
 from math import prod
 from typing import Any
 
-from redfuser.frontend.aten.context import FLOATS, Context, Decline, converts
-from redfuser.frontend.aten.reductions import largest, mean
+from redfuser.frontend.aten.context import FLOATS, Context, Decline, axis_of, converts
+from redfuser.frontend.aten.reductions import PRODUCTS, largest, mean
+from redfuser.places import COPY, MOVE
 from redfuser.tvm_compat import dtype_of, relax, shape_of
 
 op = relax.op
@@ -116,3 +117,28 @@ for _n in (1, 2, 3):
     converts(f"aten.max_pool{_n}d.default")(_largest(_n))
     if _n > 1:
         converts(f"aten.max_pool{_n}d_with_indices.default")(_largest_and_where(_n))
+
+
+def _only_multiplied(node: Any) -> bool:
+    """Is it returned or multiplied as it is, whichever way it is turned? A view is free, and a library takes it as it lies."""
+    names = {u: "" if u.op == "output" else u.target._schema.name for u in node.users}
+    return all(not n or n in PRODUCTS or (n in MOVE | COPY and _only_multiplied(u)) for u, n in names.items())
+
+
+@converts("aten.unfold.default")
+def unfold(c: Context, self: Any, dimension: int, size: int, step: int) -> Any:
+    """Windows of an axis, as an axis of their own behind the others. Those that lie side by side are a reshape."""
+    shape = list(shape_of(self))
+    if not shape or 0 in c.shape or _only_multiplied(c.node):
+        raise Decline("windows of a number, or of nothing, or that nothing computes with")
+    axis = axis_of(dimension, len(shape))
+    count = c.shape[axis]
+    if step == size:
+        split = c.emit(op.strided_slice(self, axes=[axis], begin=[0], end=[count * size], strides=[1]), "windows")
+    else:
+        first = c.emit(op.multiply(c.emit(op.arange(0, count, 1, "int64"), "number"), c.const(step, "int64")), "first")
+        within = c.emit(op.arange(0, size, 1, "int64"), "within")
+        place = c.emit(op.add(c.emit(op.expand_dims(first, [1]), "firsts"), within), "place")
+        split = c.emit(op.take(self, c.emit(op.reshape(place, [count * size]), "places"), axis), "windows")
+    split = c.emit(op.reshape(split, [*shape[:axis], count, size, *shape[axis + 1:]]), "split")
+    return c.emit(op.permute_dims(split, [*range(axis + 1), *range(axis + 2, len(shape) + 1), axis + 1]))
