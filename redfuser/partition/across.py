@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.outline import passes
 from redfuser.partition.about import evaluated
@@ -26,10 +27,11 @@ WALKED, STEP = 512, 12e-9
 us, and what reading takes: of 64 rows of 4096 numbers 3.0 (0.3), of 512 of 1000 8.4 (0.5) and of 8192 8.8 (4.2), of 4096 of
 1000 11.7 (4.1)."""
 
-SLOW, PLACED = 0.66, 2
+SLOW, PLACED, LOOKED = 0.66, 2, 50e-9
 """What torch's kernel of long rows across memory reaches of its bandwidth, at most (sums of 512 columns of 32 x 1024 float32
-numbers take 25.5 us, of 1024 of 16384 41.8, of 256 of 65536 77.6, where reading takes 14.4), and how many times as long it
-takes at least where the place of an extremum is wanted too (52.8, 103, 211)."""
+numbers take 25.5 us, of 1024 of 16384 41.8, of 256 of 65536 77.6, where reading takes 14.4), how many times as long it
+takes at least where the place of an extremum is wanted (52.8, 103, 211), and what an element takes then (300 of 512 columns
+18.1 us)."""
 
 Priced = Callable[[Fused], float | NotFusable]
 """Seconds of the kernel that a state gets, as modelled for the target; or why it gets none."""
@@ -62,7 +64,8 @@ def apart(d: Draft) -> float:
     operands = {u: {source(n) for n in u.args} for u in reducing}
     made = {n for some in operands.values() for n in some if n.unit in before}
     results = sum(n.bytes for u in reducing for n in u.results)
-    seconds = sum(m.kernel + _reads(u, passes(m, sum(n.bytes for n in some), 0)) for u, some in operands.items())
+    beside = any(prod(s.node.shape) > prod(n.shape) for s in d.sinks for u in reducing for n in u.results)
+    seconds = sum(m.kernel + _reads(u, passes(m, sum(n.bytes for n in some), 0), beside) for u, some in operands.items())
     seconds += passes(m, results, 0)
     if before:
         seconds += passes(m, sum(n.bytes for n in (*d.external, *made)), 1)
@@ -71,11 +74,14 @@ def apart(d: Draft) -> float:
     return seconds
 
 
-def _reads(u: Unit, memory: float) -> float:
-    """Seconds that torch's kernel takes for what memory gives in so many."""
+def _reads(u: Unit, memory: float, beside: bool) -> float:
+    """Seconds that torch's kernel takes for what memory gives in so many. beside: the rows are written too, by few blocks where
+    columns are few: a map of its own has more (costs of 300 boxes for 64 each, and the least, of 8 pictures: 63 us for 32)."""
     elements = max(prod(n.shape) for n in u.args) // max(1, max(prod(n.shape) for n in u.results))
     seconds = max(memory / SLOW if elements >= LONG else memory, STEP * min(WALKED, elements))
-    return seconds * (PLACED if len(u.results) > 1 else 1)
+    if not any(isinstance(n.stmt, Reduce) and n.stmt.reducer.kind in ("argmax", "argmin") for n in u.nodes):
+        return seconds
+    return max(seconds * PLACED, 0.0 if beside else LOOKED * min(WALKED, elements))
 
 
 def source(n: Node) -> Node:

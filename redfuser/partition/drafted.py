@@ -198,3 +198,8 @@ def row_axes(i: Instance) -> tuple[str, ...]:
     if isinstance(i.node.stmt, Reduce) and i.node.stmt.reducer.kind == "topk":
         return tuple(a for a in i.axes if a not in axes_of(i.indices[-1]))
     return i.axes
+
+
+def columned(d: Draft, i: Instance) -> bool:
+    """Is it a product with columns, for matrix units? The scores of all heads, each times a weight of its own, are a sum."""
+    return i.contraction and not set(d.p_axes) >= set(row_axes(i))

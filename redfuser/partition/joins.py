@@ -145,7 +145,7 @@ class Joining(Asking):
         for c, between in self.near.beside(units):
             grown = units | between | {c}
             if small(c, lead) and not self.parted(grown) and self.near.convex(grown) and self.near.outside(
-                    between, grown) is None and self.verdict(judge.companion, grown, lead, c) is None and (
-                    unfit is None or self.verdict(self.worth, grown, lead) is None):
+                    between, grown) is None and all(self.verdict(q, grown, lead, about) is None for q, about in (
+                        (judge.companion, c), (self.worth, None))):
                 return self.companions(self.step("join", grown, units), lead)
         return units

@@ -22,7 +22,7 @@ from redfuser.partition.cost import (
     reduced_as_made,
     weights_stay,
 )
-from redfuser.partition.drafted import Draft, R, Reject, Sink, row_axes
+from redfuser.partition.drafted import Draft, R, Reject, Sink, columned, row_axes
 from redfuser.partition.epilogue import launches
 from redfuser.partition.graph import Unit
 from redfuser.partition.per_step import by_columns, no_matrix
@@ -50,7 +50,7 @@ def worth(d: Draft, _: Unit | None) -> Reject | None:
     for i in d.rows if len(d.rows) + len(inner) > 1 else ():
         if i.contraction and columns_shared(d, i) and not consumer_pays(d, i, settled=True):
             return replace(CONSUMING, node=i.node, rows=frozenset(i.node for i in d.rows))
-    if len(d.rows) >= 2 or d.row_map or (inner and not d.rows[0].contraction):
+    if len(d.rows) >= 2 or d.row_map or (inner and not columned(d, d.rows[0])):
         return None
     if d.rows[0].contraction and (widened(d.rows[0]) if not inner else headlike(d, inner)):
         return None
@@ -138,7 +138,7 @@ def kept(got: Draft, c: Unit | None) -> Reject | None:
 
 def join(got: Draft, c: Unit | None) -> Reject | None:
     inner = [i for i in got.inner if i.contraction]
-    if inner and len(got.rows) == 1 and got.rows[0].contraction and not headlike(got, inner):
+    if inner and len(got.rows) == 1 and columned(got, got.rows[0]) and not headlike(got, inner):
         return Reject("RF305", got.inner[0].node, "two products with nothing but a map between them",
                       "a library runs them better, one after the other")
     for i in got.inner:
