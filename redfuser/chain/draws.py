@@ -19,6 +19,7 @@ from redfuser.acrf.check.domains import NUMPY, Array
 from redfuser.acrf.check.faint import GAPS, above, sort
 from redfuser.acrf.check.stress import BOUNDED
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Const, Expr, Index, Load, Op, Ref, children, walk
+from redfuser.acrf.facts.algebra import PAYLOAD
 from redfuser.chain import kinds
 from redfuser.chain.faint import left
 from redfuser.chain.kinds import PARTS, PEAKS, SINGLE, Place
@@ -70,6 +71,8 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
         yield Draw(f"peaks, {k}", "peak", wide=True, exactly=True, turn=k)
     yield Draw("rows of zeros", "zeros", wide=True, turn=5)
     yield Draw("large", "large", turn=6)
+    if _chosen(cascade):
+        yield Draw("close together", "close")
     for t in floats:
         own = kinds.rows(tuple(map(int, t.shape)), _dim(cascade, t.name, cascade.raxis))
         if (own < PARTS or t.name in along) and len(floats) > 1:
@@ -233,6 +236,11 @@ def _filled(cascade: Cascade) -> bool:
     a tile and none of another, or of one row alone."""
     return any(isinstance(y, Const) and y.dtype in FLOATS and -inf < float(y.value) < LOW for s in cascade.stmts
                for x in walk(s.expr) if isinstance(x, Op) and x.name == "select" for y in children(x))
+
+
+def _chosen(cascade: Cascade) -> bool:
+    """Is there a choice among whole numbers? A kernel that makes it in float32 has one for several of them."""
+    return any(isinstance(s, Reduce) and s.reducer.kind in PAYLOAD and s.expr.dtype in ("i32", "i64") for s in cascade.stmts)
 
 
 def _limits(cascade: Cascade) -> dict[str, int]:

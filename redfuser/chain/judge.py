@@ -192,8 +192,9 @@ def _integers(got: Array, want: Want) -> str:
         ours = _at(values, np.where(inside, got, 0))
         theirs = _at(values, np.clip(chosen, 0, values.shape[-1] - 1))
         same |= inside & ~np.isfinite(theirs)  # what the place holds is NaN or infinite: any place of the row will do
-        near = np.abs(ours - theirs) <= 1e-6 * np.maximum(np.abs(ours), np.abs(theirs))
-        same |= inside & ((ours == theirs) | near | (np.isnan(ours) & np.isnan(theirs)))
+        same |= inside & ((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)))
+        if values.dtype.kind == "f":  # whole numbers are not rounded: one beside the best is another
+            same |= inside & (np.abs(ours - theirs) <= 1e-6 * np.maximum(np.abs(ours), np.abs(theirs)))
     return "" if same.all() else _first(got, want.program, ~same)
 
 

@@ -94,7 +94,9 @@ def labels(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, plain: 
 
 
 def counts(rng: np.random.Generator, dtype: str, shape: tuple[int, ...], kind: str, place: Place) -> Array:
-    """Whole numbers as a float tensor would have numbers, where that kind has some."""
+    """Whole numbers as a float tensor would have numbers, where that kind has some; ``close``: of eight, float32 has one."""
+    if kind == "close":
+        return (2**26 + rng.integers(0, 8, shape)).astype(NUMPY[dtype])
     kind = kind if kind in ("offset", "balanced", "ends", "peak", "ties", "zeros", "large") else "normal"
     return np.rint(50 * floats(rng, "f32", shape, kind, place)).astype(NUMPY[dtype])
 

@@ -76,7 +76,8 @@ class Truth:
         return found
 
     def ranked(self, output: str) -> Array | None:
-        """Where an output is a place (argmax, argmin, topk's second): what it is a place in, the row last."""
+        """Where an output is a place (argmax, argmin, topk's second): what it is a place in, the row last.
+        Integers as they are."""
         name = output
         while isinstance(s := self.cascade.stmt(name), Let):
             e = s.expr.arg if isinstance(s.expr, Cast) else s.expr
@@ -88,7 +89,7 @@ class Truth:
         points = s.axes[:-1] if s.reducer.kind == "topk" else s.axes
         shape = [len(self.machine.ranges[a]) for a in (*points, s.over)]
         values = np.broadcast_to(self.machine.expr(s.expr).aligned((*points, s.over)), shape)
-        return np.asarray(values, np.float64)
+        return values if values.dtype.kind in "iu" else np.asarray(values, np.float64)
 
 
 def evaluate(cascade: Cascade, inputs: Mapping[str, Array], numbers: Domain) -> Truth:

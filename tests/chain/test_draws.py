@@ -130,6 +130,15 @@ def test_labels_are_few_and_places_reach_the_ends_of_segments() -> None:
     assert {0, 15, 16, 127, 128, 255, 256, 511, 512, 699} <= set(places.tolist())
 
 
+@pytest.mark.parametrize("kind", ["argmax", "argmin"])
+def test_a_choice_among_whole_numbers_is_among_some_that_float32_has_one_for(kind: str) -> None:
+    cascade = parse_cascade(f"cascade c(n: i64[16, 700], x: f32[16, 700]) over l\n  a[i] = {kind}[l] n[i, l]\n  return a\n", "c.txt")
+    n = inputs(cascade, next(d for d in draws(cascade) if d.name == "close together"), facts(cascade))["n"]
+    assert all(len(np.unique(row)) == 8 for row in n) and len(np.unique(n.astype(np.float32))) < 3
+    scores = parse_cascade(f"cascade c(x: f32[16, 700]) over l\n  a[i] = {kind}[l] x[i, l]\n  return a\n", "c.txt")
+    assert "close together" not in {d.name for d in draws(scores)}
+
+
 def test_queries_keys_and_values_of_one_tensor() -> None:
     """An infinite value that a mask hides is hidden though the same tensor's infinite keys are seen, and rows that are
     multiplied with one another have magnitudes whose products are in range."""

@@ -96,6 +96,15 @@ def test_results_of_few_values_are_those_values_and_nan() -> None:
     assert digits(eight, np.array([np.nan, 448.0, 1.125])) and digits(eight, np.array([0.0, 448.0, 1.0]))
 
 
+def test_a_place_beside_the_best_of_whole_numbers_is_another() -> None:
+    """Of numbers with a point it may be the best, which a rounding hides."""
+    numbers, best, ours = np.array([[2**26, 2**26 + 3]]), np.array([1]), np.array([0])
+    for values, right in ((numbers, False), (numbers.astype(np.float64), True)):
+        said = rule(ours, Want(best, best, "i64", lambda: [], 1e30, ranked=(values, values)))
+        assert (said == "") == right
+        assert rule(best, Want(best, best, "i64", lambda: [], 1e30, ranked=(values, values))) == ""
+
+
 def test_at_the_top_of_a_dtype_the_allowed_error_may_be_an_infinity() -> None:
     exact = np.array([64500.0, 1000.0, 65540.0])
     program = np.array([59616.0, 1000.0, np.nan]).astype(np.float16)

@@ -39,7 +39,9 @@ def k_best(x: Array, places: Array, k: int, smallest: bool, dtype: str, numbers:
             order[row] = sorted(range(x.shape[-1]), key=rank)[:k]
     else:
         nan = np.isnan(x) if x.dtype.kind == "f" else np.zeros(x.shape, bool)
-        key = np.where(nan, 0, x if smallest else -x.astype(np.int64) if x.dtype.kind in "iub" else -x)
+        # the least integer has no negative of its own
+        turned: Array = x if smallest else ~x.astype(np.int64) if x.dtype.kind in "iub" else -x
+        key = np.where(nan, 0, turned)
         order = np.lexsort((places, key, ~nan), axis=-1)[..., :k]
     return np.take_along_axis(x, order, -1), np.take_along_axis(places, order, -1)
 

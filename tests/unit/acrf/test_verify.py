@@ -189,3 +189,11 @@ def test_damaged_data_is_a_coded_error():
             fused_from_json(broken)
     with pytest.raises(ArtifactError, match="RF185"):
         certificate_from_json({"key": "x"})
+
+
+@pytest.mark.parametrize("dtype", ["i32", "i64", "u8"])
+@pytest.mark.parametrize("kind", ["argmax", "argmin"])
+def test_the_least_integer_loses_to_every_other(kind: str, dtype: str) -> None:
+    """Its negative is itself: turned so that the greatest comes first, it came first."""
+    fused = fuse(parse_cascade(f"cascade c(x: {dtype}[l]) over l\n  at = {kind}[l] x[l]\n  return at\n"))
+    assert isinstance(fused, Fused) and check(fused) == []
