@@ -155,14 +155,14 @@ class Digits:
         return None
 
     def _begin(self, i: Expr) -> Mark | None:
-        """Of a place that is a digit less a number."""
+        """Of a place that is a digit less a number; or steps of one, ``8 * h + l - 32``, of which the rest takes none."""
         if any(isinstance(y, (Load, Ref)) for y in walk(i)) or (place := self.indices.linear(i)).constant >= 0:
             return None
-        if len(place.terms) == 1:
-            (atom, c), = place.terms
-            if (d := digit(atom)) is not None and d.axis in self.cuts:
-                return Mark(d, c, place.constant, True)
-        return None
+        atom, c = max(place.terms, key=lambda term: abs(term[1]), default=(None, 0))
+        if atom is None or (d := digit(atom)) is None or d.axis not in self.cuts:
+            return None
+        low, high = self.indices.range(place - c * self.indices.linear(atom) - place.constant)
+        return Mark(d, c, place.constant, True) if low >= 0 and high < abs(c) else None
 
     def _hold(self, d: Digit, values: int = 0) -> None:
         """A digit stays as it is, or (``values``) has so many values at least; how long an axis is as a whole others say."""
@@ -219,6 +219,8 @@ class Digits:
             return out
         far = mark.coefficient * (long - short)
         x, y = out.args
+        if e.name in CLAMPS and isinstance(y, Const) and self.indices.linear(e.args[0]).constant < 0:
+            return replace(out, args=((Indices({}).linear(x) + far).expr(), y))  # it begins there, as what it reads does
         if isinstance(y, Const):
             return replace(out, args=(x, replace(y, value=int(y.value) - far)))
         assert isinstance(x, Const)

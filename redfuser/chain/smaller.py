@@ -108,7 +108,7 @@ def _shapes(cascade: Cascade, parts: tuple[Expr, ...], new: dict[str, int]) -> d
             reached = [_reached(i, extent, new, marks) for i in at] if isinstance(extent, int) else [None]
             highest = [r for r in reached if r is not None]
             known = bool(reached) and len(highest) == len(reached)
-            dims.append(min(int(extent), max(highest) + 1) if known else extent)
+            dims.append(min(int(extent), max(1, max(highest) + 1)) if known else extent)  # nothing may be left to read
         shapes[t.name] = tuple(dims)
     return shapes
 

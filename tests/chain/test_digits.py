@@ -61,3 +61,17 @@ def test_a_digit_that_is_compared_with_something_between_keeps_that_between() ->
     f = small("select(l % 4096 < 1000, x[l], 0.0)", "x: f32[2097152]", "l = 2097152, i = 4", {"l": 300, "i": 2}, {"l": 64})
     (line,) = [s for s in str(f.cascade).splitlines() if "1000" in s]
     assert int(line.split("%")[1].split("<")[0]) > 1000
+
+
+@pytest.mark.parametrize(("body", "inputs", "over", "few", "text", "shapes"), [
+    ("select(4 <= i, x[i * 8 + l - 32], z[i * 8 + l])", "x: f32[32], z: f32[32]", "l = 8, i = 8", 2,
+     "select(3 <= i, x[i * 8 + l - 24], z[i * 8 + l])", [(32,), (32,)]),
+    ("select(18 <= i, x[max(i - 16, 0), l], z[l])", "x: f32[128, 32], z: f32[32]", "l = 32, i = 27", 22,
+     "select(13 <= i, x[max(i - 11, 0), l], z[l])", [(11, 32), (32,)]),
+    ("select(1 <= i, x[i - 1, l], z[l])", "x: f32[2, 32], z: f32[32]", "l = 32, i = 3", 1,
+     "select(1 <= i, x[i - 1, l], z[l])", [(1, 32), (32,)])])
+def test_what_begins_at_a_head_or_is_clamped_moves_with_its_guard_and_what_none_reads_has_a_place(
+        body: str, inputs: str, over: str, few: int, text: str, shapes: list[tuple[int, ...]]) -> None:
+    """Heads, positions and slices that are joined; refused falsely (RF905, RF903), since a twin read outside of its tensors."""
+    f = small(body, inputs, over, {"l": 32, "i": few}, {})
+    assert text in str(f.cascade) and [t.shape for t in f.cascade.inputs] == shapes
