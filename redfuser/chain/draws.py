@@ -18,15 +18,18 @@ from redfuser.acrf.cascade import Cascade, Let, Reduce, Tensor
 from redfuser.acrf.check.domains import NUMPY, Array
 from redfuser.acrf.check.faint import GAPS, above, sort
 from redfuser.acrf.check.stress import BOUNDED
-from redfuser.acrf.expr import COMPARISONS, FLOATS, Const, Expr, Index, Load, Op, Ref, children, walk
+from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, children, walk
 from redfuser.acrf.facts.algebra import PAYLOAD
 from redfuser.chain import kinds
 from redfuser.chain.faint import left
 from redfuser.chain.kinds import PARTS, PEAKS, SINGLE, Place
 from redfuser.chain.smaller import compared, span
+from redfuser.dtypes import INTS
 
 LOW = -100.0
 """Numbers below it are there to be left out: their weight is none beside a score that is not as low."""
+UNPLACED = frozenset({"hidden", "least", "half", "nan", "inf"})
+"""Kinds with numbers that are no place in any tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ class Facts:
     """What draws need to know of a cascade. axis, bands: the p-axis whose points get magnitudes of their own, and the dimension
     of each tensor that it is; rows: likewise of the r-axis; limits: of integer tensors that are places; marks: numbers that
     integer tensors are compared with; counts: integer tensors that are numbers like others, neither compared nor an index;
-    operands, terms: see :func:`_multiplied`."""
+    operands, terms: see :func:`_multiplied`; pointing: float tensors that places are converted from as they are."""
 
     axis: str | None
     bands: Mapping[str, int | None]
@@ -129,13 +132,14 @@ class Facts:
     counts: frozenset[str]
     operands: frozenset[str]
     terms: frozenset[str]
+    pointing: frozenset[str]
 
 
 def facts(cascade: Cascade) -> Facts:
     axis = band_axis(cascade)
     bands, rows = ({t.name: _dim(cascade, t.name, a) for t in cascade.inputs} for a in (axis, cascade.raxis))
     operands, terms = (_multiplied(cascade, along) for along in (False, True))
-    return Facts(axis, bands, rows, _limits(cascade), _marks(cascade), _counts(cascade), operands, terms)
+    return Facts(axis, bands, rows, _limits(cascade), _marks(cascade), _counts(cascade), operands, terms, _pointing(cascade))
 
 
 def inputs(cascade: Cascade, draw: Draw, known: Facts, seed: int = 0) -> dict[str, Array]:
@@ -161,6 +165,7 @@ def _values(cascade: Cascade, t: Tensor, number: int, draw: Draw, known: Facts, 
             x = kinds.labels(rng, shape, t.dtype, draw.wide) if limit is None else kinds.places(rng, shape, limit, draw.wide)
         return kinds.marked(rng, x, known.marks.get(t.name, ()), draw.wide).astype(NUMPY[t.dtype])
     kind = draw.kinds.get(t.name, draw.default)
+    kind = "normal" if kind in UNPLACED and t.name in known.pointing else kind
     wide = t.dtype != "f16"  # products stay in range: linear ones of a contraction, squares of a row
     least = -3e-24 if wide and t.name in known.terms else -1e-3 if wide and t.name in known.operands else -1.0
     turn = draw.turn + (number if kind == "zeros" and not draw.kinds else 0)
@@ -277,6 +282,13 @@ def _marks(cascade: Cascade) -> dict[str, tuple[int, ...]]:
                 if isinstance(y, Load) and y.tensor in found:
                     found[y.tensor] &= set(range(extent)) if isinstance(extent, int) else set()
     return {t: tuple(sorted(numbers)) for t, numbers in found.items() if numbers}
+
+
+def _pointing(cascade: Cascade) -> frozenset[str]:
+    """What no clamp holds. An infinity is converted to whatever the machine has, and what is added to that may overflow."""
+    casts = {y for x in _loads(cascade) for i in x.indices for y in walk(i) if isinstance(y, Cast) and y.dtype in INTS}
+    held = {y for y in casts if isinstance(y.arg, Op) and y.arg.name in ("min", "max")}
+    return frozenset(x.tensor for y in casts - held for x in walk(y) if isinstance(x, Load) and x.dtype in FLOATS)
 
 
 def _counts(cascade: Cascade) -> frozenset[str]:

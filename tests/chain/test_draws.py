@@ -139,6 +139,17 @@ def test_a_choice_among_whole_numbers_is_among_some_that_float32_has_one_for(kin
     assert "close together" not in {d.name for d in draws(scores)}
 
 
+def test_what_a_place_is_converted_from_is_finite_unless_a_clamp_holds_it() -> None:
+    """Positions less a minimum that a scatter gives as numbers: of an infinity every machine has a place of its own."""
+    place = "max(min(127, i - i64({})), 0)"
+    body = f"  p[i, l] = x[i, l] + t[{place.format('n[i]')}, l] + t[{place.format('max(min(m[i], 9.0), 0.0)')}, l]\n"
+    cascade = parse_cascade("cascade c(x: f32[16, 70], t: f32[128, 70], n: f32[16], m: f32[16]) over l\n" + body +
+                            "  s[i] = sum[l] p\n  return s\n", "c.txt")
+    known = facts(cascade)
+    given = [inputs(cascade, d, known) for d in draws(cascade)]
+    assert all(np.isfinite(x["n"]).all() for x in given) and not all(np.isfinite(x["m"]).all() for x in given)
+
+
 def test_queries_keys_and_values_of_one_tensor() -> None:
     """An infinite value that a mask hides is hidden though the same tensor's infinite keys are seen, and rows that are
     multiplied with one another have magnitudes whose products are in range."""
