@@ -11,6 +11,7 @@ from torch import fx
 from redfuser.dynamo.key import NAMESPACES
 from redfuser.dynamo.recipe import GivenBack
 from redfuser.frontend.levels import derivatives
+from redfuser.frontend.untracked import lost
 
 
 def autocast(gm: fx.GraphModule, inputs: Sequence[Any]) -> None:
@@ -48,7 +49,10 @@ def numbers(gm: fx.GraphModule) -> None:
 
 
 def libraries(program: Any) -> None:
-    """The compile process knows torch's operators alone, and so does a file. Raises GivenBack RF135."""
+    """The compile process knows torch's operators alone, and so does a file. Raises GivenBack RF135; and RF133 for what of its
+    inputs a graph reads in a way that torch.export does not see."""
+    if found := lost(program):
+        raise GivenBack("RF133", f"makes tensors of others in a way that cannot be captured ({', '.join(found[:3])})")
     for node in program.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in NAMESPACES:
             raise GivenBack("RF135", f"calls {node.target}, an operator of a library")

@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
+from redfuser.frontend import untracked
+
 SOURCE, PADDING = 0, 1
 """Kinds of masks: (queries, keys), and (batch, keys). Any other has the shape of the scores."""
 
@@ -87,6 +89,7 @@ _CALLED: dict[Any, Callable[..., Any]] = {
     **DECOMPOSITIONS,
     torch._native_multi_head_attention: native_multi_head_attention,
     torch._transformer_encoder_layer_fwd: transformer_encoder_layer,
+    **untracked.CALLED,
 }
 
 

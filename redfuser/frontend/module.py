@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from redfuser.casting import Casts, inside
 from redfuser.errors import InputError, RedFuserError
 from redfuser.frontend.kept import kept
+from redfuser.frontend.untracked import Detached
 from redfuser.users import last_line, own_code, quiet, refused_by_machine, unlogged
 
 READS = (GuardOnDataDependentSymNode, DataDependentOutputException)
@@ -82,11 +83,11 @@ def export(model: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mappin
     example = _distinct(*as_call(args, kwargs), {id(t) for t in (*module.parameters(), *module.buffers())})
     try:
         with torch.no_grad(), unlogged(), inside(module, within):
-            with kept(module) as changes, quiet():
+            with kept(module) as changes, quiet(), Detached():
                 program = torch.export.export(module, *example, strict=False)
             if changes.registered:  # torch.export takes a buffer that is new for an input: a first call makes it
                 module(*example[0], **example[1])
-                with kept(module) as changes, quiet():
+                with kept(module) as changes, quiet(), Detached():
                     program = torch.export.export(module, *example, strict=False)
         return program, changes.assigned
     except RedFuserError:

@@ -54,6 +54,18 @@ def test_a_norm_of_the_batch_that_keeps_nothing_is_ours() -> None:
     assert came() == ["compiled"]
 
 
+def test_the_data_of_a_tensor_is_its_own() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        w.data.mul_(2)
+        return softmax(x * w.data.abs().max())
+
+    w, x = nn.Parameter(torch.randn(8)), torch.randn(4, 8)
+    with torch.no_grad():
+        want = softmax(x * 2 * w.abs().max())
+        torch.testing.assert_close(ours(f)(x, w), want)
+    assert came() == ["compiled"]
+
+
 def test_training_and_random_numbers_are_given_back() -> None:
     with torch.no_grad():
         given_back("RF131", nn.Sequential(nn.Dropout(0.5), nn.Softmax(-1)), torch.ones(2, 8))
