@@ -14,15 +14,21 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.overrides import TorchFunctionMode
 
+from redfuser.errors import InputError
+
 _DATA: Any = torch.Tensor.data
 CALLED: dict[Any, Callable[..., Any]] = {torch._C._autograd._get_data_attr: torch.detach}  # type: ignore[attr-defined]
 """As torch.compile writes it down."""
 
 
 class Detached(TorchFunctionMode):
-    """``x.data`` is ``x.detach()``."""
+    """``x.data`` is ``x.detach()``. Raises InputError RF114 for a model that puts another tensor in its place."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == _DATA.__set__ and isinstance(args[0], FakeTensor):
+            raise InputError("RF114", "the model changes tensors in place", where="Tensor.data",
+                             why="torch.export does not see that a tensor is given other data",
+                             help="compute with the other tensor (y = z), or copy it (y.copy_(z))")
         return args[0].detach() if func == _DATA.__get__ else func(*args, **(kwargs or {}))
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 
 from redfuser.dynamo.capture import capture
 from redfuser.dynamo.recipe import GivenBack
+from redfuser.errors import InputError
 from redfuser.frontend import import_model
 
 
@@ -29,6 +30,16 @@ class Scaled(nn.Module):
 def test_it_is_the_tensor_to_an_export() -> None:
     imported = import_model(Scaled(), (torch.ones(2, 8),))
     assert [s.kind for s in imported.inputs] == ["user", "weight"] and "max" in str(imported.mod)
+
+
+def test_a_tensor_that_is_given_other_data_is_refused() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        y.data = x + 1
+        return y.softmax(-1)
+
+    with pytest.raises(InputError, match=r"RF114.*\n.*other data"):
+        import_model(f, (torch.ones(2, 8),))
 
 
 def graph_of(function: Any) -> fx.GraphModule:
