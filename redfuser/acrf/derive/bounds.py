@@ -128,8 +128,8 @@ def follows_maximum(d: Decomposition, p: Part, conds: Conds) -> bool:
     its value at the maximum, and it vanishes where the maximum is -inf. ``conds``: what is known of the elements.
 
     Also of a rounded product with such an exponential, which vanishes with it."""
-    if p.power < 0:
-        return False
+    if p.power < 0 or p.peaked:
+        return p.peaked
     found = list(_moving_factors(d, p.base)) if isinstance(p.base, Cast) else [p.base]
     return bool(found) and all(_follows(d, e, conds) for e in found)
 

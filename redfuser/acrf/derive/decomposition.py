@@ -46,6 +46,7 @@ class Part:
     ``b = log(H)`` has H in follows. true (shift): the summand of the program where ``b`` only stands in for it. unit
     (shift): a bound of ``a + b`` along the row, up to a constant, that it is measured in; rest: what is added to the
     quotient. vanishes (scaled): proved to be 0 (or of no element) where a guard of H stands in for its value.
+    peaked (scaled): made of exponentials about the maximum of all their data, and 0 where those are 0.
     """
 
     kind: str
@@ -58,6 +59,7 @@ class Part:
     unit: Expr | None = None
     rest: Expr | None = None
     vanishes: bool = False
+    peaked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

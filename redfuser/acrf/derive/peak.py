@@ -80,7 +80,7 @@ def _about_peak(work: Derivation, r: Reduce, d: Decomposition, p: Part, found: E
                               for x in walk(p.base)):
         rest = Op("min", (rest, Const(LARGEST[dtype], dtype)), dtype)
     follows = ((Op(name, (Op("neg", (top,), dtype),), dtype), F1),)
-    return [Part("scaled", about(d, p.base, top), follows=follows), Part("d", rest)]
+    return [Part("scaled", about(d, p.base, top), follows=follows, peaked=len(peaks) > 1), Part("d", rest)]
 
 
 def _largest(found: list[Expr]) -> Expr:

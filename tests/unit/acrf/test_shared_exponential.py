@@ -14,6 +14,7 @@ FUNCTIONS = {
     "below": "min(exp(x[i, l] - m) - exp(-m), 0.0)",
     "larger": "max(exp(x[i, l] - m), exp(z[i, l] - m) - exp(1.0 - m))",
     "weighed": "max(exp(x[i, l] - m) * z[i, l] + exp(-m), 0.0)",
+    "largest": "max(exp(x[i, l] - m), exp(z[i, l] - m))",
     "of two": "abs(exp2(x[i, l] - m) - exp2(z[i, l] - m))",
 }
 
