@@ -63,10 +63,11 @@ def strains(cascade: Cascade, length: int) -> Iterator[Strain]:
              and any(cascade.raxis in indices_of(i) for i in x.indices)}
     for kind in ("positive", "normal"):
         yield Strain(kind, kind)
-    summed = _summed(cascade)
+    summed, met = _summed(cascade), _met(cascade)
     for t in floats:
         mine = [k for k in kinds if k != "bottom" or t not in summed]
-        for kind in (*mine, *(f"scale {s}" for s in SCALES)) if t in along else PARAMETER:
+        scales = [s for s in SCALES if t not in met or abs(s) < 0.5]
+        for kind in (*mine, *(f"scale {s}" for s in scales)) if t in along else PARAMETER:
             yield Strain(f"{t} {kind}", "positive", ((t, kind),))
     joint = [t for t in floats if t in along]
     if len(joint) > 1:
@@ -76,6 +77,17 @@ def strains(cascade: Cascade, length: int) -> Iterator[Strain]:
     for t, root in permutations(whole, 2):
         if not adds_up(cascade, t, root):
             yield Strain(f"{t} as {root} squared", "positive", ((t, f"scale {SQUARED[0]}"), (root, f"scale {SQUARED[1]}")))
+
+
+def _met(cascade: Cascade) -> set[str]:
+    """Tensors whose rows are multiplied with others of their own, as two tensors would be: what one magnitude of both does to
+    their products, and to no norm of either, is no matter of the fusion."""
+    def rows(e: Expr) -> set[Load]:
+        return {x for x in walk(e) if isinstance(x, Load) and any(cascade.raxis in indices_of(i) for i in x.indices)}
+
+    terms = [x for s in cascade.stmts if isinstance(s, Reduce) for x in walk(s.expr)]
+    products = [x.args for x in terms if isinstance(x, Op) and x.name == "mul"]
+    return {x.tensor for a, b in products for x in rows(a) for y in rows(b) if x.tensor == y.tensor and x != y}
 
 
 def _summed(cascade: Cascade) -> set[str]:

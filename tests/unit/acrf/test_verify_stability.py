@@ -253,3 +253,13 @@ def test_an_element_is_the_same_in_every_segment():
     x = strained(softmax(), s, list(strains(softmax(), 97)), 0)["x"]
     whole, part = (x.at((np.arange(a, 90),), domain("program")) for a in (0, 50))
     assert np.array_equal(whole[:, 50:], part)
+
+
+def test_rows_of_one_tensor_that_meet_are_as_two_tensors_rows() -> None:
+    """The cosines of a batch and of the same in another order: numbers of 1e-30, whose products are none, are not of both."""
+    for text in ("x: f32[i, l]", "x[i, l]", "x[4 - j, l]"), ("x: f32[i, l], z: f32[j, l]", "x[i, l]", "z[j, l]"):
+        inputs, a, b = text
+        fused = fuse(parse_cascade(
+            f"cascade c({inputs}) over l where i = 5, j = 5\n  t[i] = sum[l] {a} * {a}\n  u[j] = sum[l] {b} * {b}\n"
+            f"  o[i, j] = sum[l] {a} / max(sqrt(t), 1e-12) * ({b} / max(sqrt(u), 1e-12))\n  return o\n"))
+        assert isinstance(fused, Fused) and check(fused) == []
