@@ -79,7 +79,7 @@ def _init_state(work: Builder) -> None:
             if neutral.dtype == "f64":
                 raise LoweringError("RF489", f"{at.kernel.name}: {n} is accumulated in float64",
                                     why="tiles accumulate in single precision")
-            dtype = "i32" if neutral.dtype == "i64" and len(b.names) > 1 else neutral.dtype  # the place of a best element
+            dtype = "i32" if n == b.names[-1] and len(b.names) > 1 else neutral.dtype  # the place of a best element
             v = work.tile(n, (*at.row, *work.ordered(set(b.axes) & set(at.roles.columns))), dtype)
             work.values[n] = v
             assert isinstance(neutral, Const)

@@ -109,6 +109,20 @@ def turned(x: Tensor) -> tuple[Tensor, Tensor]:
     return s, s
 
 
+def whole(x: Tensor) -> Tensor:
+    """Among numbers of which float32 has one for several."""
+    return (x + 2**30).argmax(1)
+
+
+def of_whole(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.double(), x.double()
+
+
+def amounts(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    y = x * 3 + 2**30
+    return y.amax(1), y.amin(1), (x.to(torch.int32) + 2**26).amax(-1)
+
+
 def programs() -> Iterator[Program]:
     def of(what: str, fn: Callable[..., Any], *ins: In, only: tuple[str, ...] = ()) -> Program:
         return Program("factors", f"{ins[0].dtype} {'x'.join(map(str, ins[0].shape))} {what}", fn, ins, only=only)
@@ -144,3 +158,8 @@ def programs() -> Iterator[Program]:
         yield of("planar", planar, x((n, d), "f32", "z"), x((d,), "f32", "u"), x((d,), "f32", "w"), x((1,), "f32", "b"))
     for shape, dtype in (((8, 300, 64), "f32"), ((16, 100, 512), "f16"), ((3, 77, 200), "f32")):
         yield Program("factors", f"{dtype} {'x'.join(map(str, shape))} least", least, (x(shape, dtype),), ranked=turned)
+    for shape in ((70, 300), (33, 1024), (3, 20000)):
+        labels = In("x", shape, "i64", "label", high=1 << 20)
+        name = f"i64 {'x'.join(map(str, shape))}"
+        yield Program("factors", f"{name} whole", whole, (labels,), ranked=of_whole)
+        yield Program("factors", f"{name} amounts", amounts, (labels,))

@@ -32,8 +32,8 @@ def nonempty(x: Any, axes: list[int]) -> list[int]:
 
 
 def _of_a_product(node: Any, row: int) -> bool:
-    """Are its elements a product's, or a map of them, row by row?"""
-    if not isinstance(node, torch.fx.Node) or not isinstance(node.target, torch._ops.OpOverload):
+    """Are its elements a product's, or a map of them, row by row, and does nobody else read them?"""
+    if not isinstance(node, torch.fx.Node) or not isinstance(node.target, torch._ops.OpOverload) or len(node.users) > 1:
         return False
     made, name = node.meta.get("val"), node.target._schema.name
     if not isinstance(made, torch.Tensor) or made.shape[-1:] != (row,):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, Ref
+from redfuser.acrf.cascade import Reducer
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Load, Op, Ref
 from redfuser.acrf.facts import algebra
 from redfuser.strategies.alive import conjuncts
 from redfuser.strategies.names import fresh
@@ -17,6 +18,7 @@ from redfuser.tensorize.rewrite.name_terms import named
 
 HARMLESS = {"max": "lowest", "topk": "lowest", "argmax": "lowest", "sum": "zero"}
 """What padding must be for a reducer not to see it."""
+MAX = Reducer("max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +38,19 @@ class MaskTail:
             return kernel
         facts, taken = learn(kernel, at), names_taken(kernel)
         inside = at.inside
+        settled: set[str] = set()
         k = 0
         while k < len(kernel.body):
             b = kernel.body[k]
             k += 1
             kind = b.reducer.kind if b.reducer else ""
-            if b.role != "reduce" or b.reducer is None or (facts.counted(b) and not at.scattered):
+            if b.role != "reduce" or b.reducer is None or b.name in settled or (facts.counted(b) and not at.scattered):
                 continue
             e, *beside = b.exprs
             padding = _Padding(facts, kernel, inside)
             if padding(e) == HARMLESS.get(kind):
                 continue
+            settled.add(b.name)
             neutral = algebra.neutral(b.reducer, e.dtype)[0]
             if kind == "sum" and at.roles.column_of(b.axes):  # a product: the factor that is not masked may be NaN there
                 masked = product(tuple(p if not facts.along(p) or padding(p) == "zero" else masked_operand(p, inside)
@@ -70,8 +74,9 @@ class MaskTail:
 
 @dataclass(frozen=True, slots=True)
 class _Padding:
-    """What a value certainly is in the padding past the row's end, whatever the data: ``zero``, ``lowest`` (-inf), ``finite``,
-    or nothing known. A weight of 0 does not settle a product: the other factor may be infinite there."""
+    """What a value certainly is in the padding past the row's end, whatever the data: ``zero``, ``lowest`` (-inf, or the least
+    whole number), ``finite``, or nothing known. A weight of 0 does not settle a product: the other factor may be infinite
+    there."""
 
     facts: Facts
     kernel: Kernel
@@ -79,16 +84,17 @@ class _Padding:
 
     def __call__(self, e: Expr) -> str:
         match e:
-            case Const(value=v):
-                return "zero" if v == 0 else "finite" if abs(v) < float("inf") else "lowest" if v < 0 else ""
+            case Const(value=v, dtype=d):
+                lowest = v == algebra.neutral(MAX, d)[0].value
+                return "zero" if v == 0 else "lowest" if lowest else "finite" if abs(v) < float("inf") else ""
             case Load(tensor=t, indices=indices):
                 shape = next(x.shape for x in (*self.kernel.reads, *self.kernel.writes) if x.name == t)
                 roles = self.facts.at.roles
                 return "zero" if zero_filled(indices, map(int, shape), roles.segment or "", roles.extents) else ""
             case Ref(name=n) if n in self.facts.lets:
                 return self(self.facts.lets[n])
-            case Cast(arg=x):
-                return self(x)
+            case Cast(arg=x, dtype=d):
+                return "finite" if (found := self(x)) == "lowest" and (d not in FLOATS or x.dtype not in FLOATS) else found
             case Op(name="select", args=(c, x, y)):
                 first = "zero" if self.inside in conjuncts(c) else self(x)
                 return self(y) if self.inside in conjuncts(c) or first == self(y) else ""
@@ -96,11 +102,11 @@ class _Padding:
                 return {"lowest": ""}.get(found := self(x), found)
             case Op(name="exp" | "exp2", args=(x,)):
                 return {"lowest": "zero", "zero": "finite"}.get(self(x), "")
-            case Op(name="mul" | "div", args=(x, k)) if is_positive(k):
+            case Op(name="mul" | "div", args=(x, k), dtype=d) if is_positive(k) and d in FLOATS:
                 return self(x)
-            case Op(name="mul", args=(k, x)) if is_positive(k):
+            case Op(name="mul", args=(k, x), dtype=d) if is_positive(k) and d in FLOATS:
                 return self(x)
-            case Op(name="sub", args=(x, y)) if self(x) == "lowest" and self.facts.per_row(y):
+            case Op(name="sub", args=(x, y), dtype=d) if d in FLOATS and self(x) == "lowest" and self.facts.per_row(y):
                 return "lowest"  # a reference of the row is -inf or NaN only where every element of it is
             case Op(name="add" | "sub" | "mul" as name, args=(x, y)):
                 pair = {self(x), self(y)}
