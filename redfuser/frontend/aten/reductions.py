@@ -46,7 +46,7 @@ def reduced(c: Context, f: Any, x: Any, axes: list[int], keepdim: bool, suffix: 
     """``f`` over ``axes``. Of what a product makes first along its rows, which a kernel reduces as it makes them."""
     last = len(shape_of(x)) - 1
     others = [a for a in axes if a != last]
-    if last in axes and others and _of_a_product(c.node.args[0], shape_of(x)[last]):
+    if last in axes and others and _of_a_product(next(iter(c.node.args), None), shape_of(x)[last]):
         x, axes = c.emit(f(x, [last], keepdim), "rows"), others
     return c.emit(f(x, axes, keepdim), suffix)
 
