@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from redfuser import outer
 from redfuser.acrf.cascade import Cascade
 from redfuser.frontend import import_model
 from redfuser.partition import partition
@@ -53,3 +54,17 @@ def test_scores_are_not_written(name: str) -> None:
 def _sizes(c: Cascade) -> dict[str, int]:
     extents = {a.name: int(a.extent) for a in c.axes}
     return {n: prod(extents.get(a, 1) for a in s.axes) for s in c.stmts for n in getattr(s, "names", (getattr(s, "name", ""),))}
+
+
+def test_what_others_read_of_a_product_is_reduced_whole() -> None:
+    """A library makes it then, and its mean is the variance's."""
+    def scaled(x: Tensor, w: Tensor) -> Tensor:
+        a = x @ w
+        return (a - a.mean()) / (a.std() + 1e-8)
+
+    def largest(x: Tensor, w: Tensor) -> Tensor:
+        return (x @ w).abs().amax()
+
+    args = (torch.randn(5, 37), torch.randn(37, 37))
+    assert "rows" not in outer.emit(import_model(scaled, args), [], {}).source
+    assert "rows" in outer.emit(import_model(largest, args), [], {}).source
