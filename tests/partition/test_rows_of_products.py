@@ -68,3 +68,11 @@ def test_what_others_read_of_a_product_is_reduced_whole() -> None:
     args = (torch.randn(5, 37), torch.randn(37, 37))
     assert "rows" not in outer.emit(import_model(scaled, args), [], {}).source
     assert "rows" in outer.emit(import_model(largest, args), [], {}).source
+
+
+def test_pictures_that_a_convolution_makes_are_reduced_whole() -> None:
+    def pooled(x: Tensor, w: Tensor) -> Tensor:
+        return torch.nn.functional.conv2d(x, w).relu().mean((2, 3))
+
+    args = (torch.randn(2, 3, 9, 8), torch.randn(4, 3, 3, 3))
+    assert "(2, 3))" in outer.emit(import_model(pooled, args), [], {}).source

@@ -13,7 +13,8 @@ from redfuser.places import COPY, MOVE
 from redfuser.tvm_compat import dtype_of, relax, shape_of
 
 op = relax.op
-PRODUCTS = frozenset({f"aten::{n}" for n in ("mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "mv", "dot", "convolution")})
+PRODUCTS = frozenset({f"aten::{n}" for n in ("mm", "bmm", "addmm", "baddbmm", "matmul", "linear")})
+"""Matrix products. A convolution is no such: a library makes it, and its pictures are reduced whole."""
 LARGEST = {"float32": torch.finfo(torch.float32).max, "float64": torch.finfo(torch.float64).max}
 
 

@@ -119,18 +119,24 @@ for _n in (1, 2, 3):
         converts(f"aten.max_pool{_n}d_with_indices.default")(_largest_and_where(_n))
 
 
+TAKEN = PRODUCTS | {f"aten::{n}" for n in ("mv", "dot", "conv1d", "conv2d", "conv3d")}
+"""What a library computes of a view as it lies."""
+
+
 def _only_multiplied(node: Any) -> bool:
     """Is it returned or multiplied as it is, whichever way it is turned? A view is free, and a library takes it as it lies."""
     names = {u: "" if u.op == "output" else u.target._schema.name for u in node.users}
-    return all(not n or n in PRODUCTS or (n in MOVE | COPY and _only_multiplied(u)) for u, n in names.items())
+    return all(not n or n in TAKEN or (n in MOVE | COPY and _only_multiplied(u)) for u, n in names.items())
 
 
 @converts("aten.unfold.default")
 def unfold(c: Context, self: Any, dimension: int, size: int, step: int) -> Any:
     """Windows of an axis, as an axis of their own behind the others. Those that lie side by side are a reshape."""
     shape = list(shape_of(self))
-    if not shape or 0 in c.shape or _only_multiplied(c.node):
-        raise Decline("windows of a number, or of nothing, or that nothing computes with")
+    if not shape or 0 in c.shape:
+        raise Decline("windows of a number, or of nothing")
+    if _only_multiplied(c.node):
+        raise Decline("windows that are only returned or multiplied, of which torch has a view")
     axis = axis_of(dimension, len(shape))
     count = c.shape[axis]
     if step == size:
