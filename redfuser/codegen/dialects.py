@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from redfuser.codegen.exchange import DIVIDED, EXCHANGE
+from redfuser.codegen.exchange import DIVIDED, EXCHANGE, EXCHANGE_LINES
 from redfuser.codegen.scan import FUNCTIONS, SCAN
 from redfuser.dtypes import LONG
 from redfuser.tensorize.ir.pointwise import NUMPY_DTYPES
@@ -22,7 +22,7 @@ DTYPES = {**LONG, "bool": "uint8"}
 EIGHT = ("e4m3", "e5m2")
 HALVES = "halves"
 """Extrema of two halves, which a reduction calls by their bare names: HIP has them of other types alone."""
-WARPS = "warps"
+WARPS, LINES = "warps", "lines"
 """A reduction among the warps of a block (:mod:`redfuser.codegen.exchange`)."""
 
 
@@ -70,7 +70,7 @@ CUDA = Dialect("import tilelang.language as T", {**_floats({
     "within_e4m3": "return fabsf(x) > 464.0f ? __int_as_float(0x7fffffff) : x;",
 }), "byte_of_two": ("int", "const unsigned char *at, int odd",
                     "unsigned two = *(const unsigned short *)at; return odd ? two > 255u : two & 255u;"),
-    "divided": DIVIDED, WARPS: ("", "", EXCHANGE), SCAN: ("", "", FUNCTIONS)})
+    "divided": DIVIDED, WARPS: ("", "", EXCHANGE), LINES: ("", "", EXCHANGE_LINES), SCAN: ("", "", FUNCTIONS)})
 """The approximations are to 2 units in the last place; that called ``small`` has reciprocals below 2^-126, of numbers from
 1 on. ``tanh_approx`` is to 2^-16.5 of its value (measured on an H200 over a quarter of all numbers; promised is 2^-11), and
 taken of what was rounded to half precision alone. ``normal_share`` is ``0.5 + erf(x) * 0.5``: half of ``erfc(|x|)``, or one

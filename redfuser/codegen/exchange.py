@@ -8,6 +8,11 @@ number, and every thread reads what all warps of the row have left: one barrier.
 overwritten TileLang sees to, which knows who reads and writes the room that it gives.) All threads join the numbers in one
 order, so that they have the same bits.
 
+Where rows lie side by side a warp has elements of several, a thread some of one or two. All rows of a thread meet at once then
+(``T.reduce``'s ``batch``): lanes halve rows among themselves as they join them, and each warp leaves one number a row, which
+every thread of the row reads, or neighbouring lanes join and leave in turn. One barrier or two where TileLang has eight for
+each row of 512 threads: five statistics of 4 x 1024 rows of 512 halves 5.2 us on an H200, by TileLang's 15.6.
+
 An IEEE quotient is a dozen instructions and a branch. A row has one divisor, whose reciprocal in two numbers ``r + z`` is 46
 bits; ``fma(x, r, x * z)`` is then the quotient to 1/2 + 2^-20 units of the last place. A power of two takes divisors to
 [1/2, 1), or as near as exponents go, and with it the dividend: nothing overflows or vanishes that the quotient does not. ``r``
@@ -51,7 +56,80 @@ struct AllReduce<Op, threads, 1, offset, Barrier, 1, stride> {
   }
 };
 }"""
-"""A specialisation of TileLang's own template: its kernels call it as they are printed."""
+EXCHANGE_LINES = """#include <tl_templates/cuda/reduce.h>
+namespace tl {
+template <class Op, int threads, int scale, int offset, class Barrier, int batch, int stride>
+requires(threads > 32 && scale * batch > 1)
+struct AllReduce<Op, threads, scale, offset, Barrier, batch, stride> {
+  static constexpr int wide = scale < 32 ? 32 : scale, parts = threads / wide, rows = scale * batch, room = rows + (scale < 32);
+  static constexpr TL_DEVICE int kept() {
+    int n = batch;
+    for (int far = 16; far >= scale; far /= 2) n = n % 2 ? n : n / 2;
+    return n;
+  }
+  template <int far, int n, class T> static TL_DEVICE void within(T *x, int own, int &row, bool &first) {
+    if constexpr (far >= scale) {
+      constexpr int half = n % 2 ? n : n / 2;
+      const bool upper = own & far;
+#pragma unroll
+      for (int i = 0; i < half; ++i) {
+        T give = x[i];
+        if constexpr (n % 2 == 0) {
+          give = upper ? x[i] : x[i + half];
+          x[i] = upper ? x[i + half] : x[i];
+        }
+        x[i] = Op()(x[i], tl::shfl_xor_sync(uint32_t(-1), give, far));
+      }
+      if constexpr (n % 2) first = first && !upper;
+      else row += upper ? half : 0;
+      within<far / 2, half>(x, own, row, first);
+    }
+  }
+  template <class T> static TL_DEVICE T run(T x, T *left = nullptr) {
+    run_batch(&x, left);
+    return x;
+  }
+  template <class T> static TL_DEVICE void run_batch(T *x, T *left = nullptr) {
+    const int own = threadIdx.x - offset, group = own / threads, column = own % scale * batch;
+    int row = column;
+    bool first = true;
+    within<16, batch>(x, own, row, first);
+    T *all = left + group * parts * room;
+    if (first)
+#pragma unroll
+      for (int i = 0; i < kept(); ++i) all[own % threads / wide * room + row + i] = x[i];
+    Barrier::template sync<2>();
+    if constexpr (scale >= 32 || parts * batch <= 8) {
+#pragma unroll
+      for (int i = 0; i < batch; ++i) {
+        T some[parts];
+#pragma unroll
+        for (int k = 0; k < parts; ++k) some[k] = all[k * room + column + i];
+#pragma unroll
+        for (int n = parts / 2; n; n /= 2)
+#pragma unroll
+          for (int k = 0; k < n; ++k) some[k] = Op()(some[k], some[k + n]);
+        x[i] = some[0];
+      }
+    } else {
+      T *whole = left + blockDim.x / wide * room + group * rows;
+#pragma unroll
+      for (int from = 0; from < rows; from += wide) {
+        const int at = from + own % threads / parts;
+        T one = all[own % parts * room + (at < rows ? at : 0)];
+#pragma unroll
+        for (int far = parts / 2; far; far /= 2) one = Op()(one, tl::shfl_xor_sync(uint32_t(-1), one, far));
+        if (own % parts == 0 && at < rows) whole[at] = one;
+      }
+      Barrier::template sync<2>();
+#pragma unroll
+      for (int i = 0; i < batch; ++i) x[i] = whole[column + i];
+    }
+  }
+};
+}"""
+"""Specialisations of TileLang's own template: its kernels call it as they are printed. Of rows by themselves, and of such as
+lie side by side."""
 
 DIVIDED = ("float", "float x, float t",
            "int e = __float_as_int(t) >> 23 & 255; float s = __int_as_float((253 - (e < 252 ? e : 252)) << 23), u = t * s, "

@@ -14,7 +14,7 @@ from typing import Any
 from redfuser.acrf.expr import Cast, Const, Index, Load, entangled
 from redfuser.acrf.index import i64, iadd
 from redfuser.codegen.apart import SINGLY, apart
-from redfuser.codegen.dialects import CUDA, DIALECTS, EIGHT, HALVES, WARPS, Dialect
+from redfuser.codegen.dialects import CUDA, DIALECTS, EIGHT, HALVES, LINES, WARPS, Dialect
 from redfuser.codegen.exchange import exchanges
 from redfuser.codegen.expressions import Expressions
 from redfuser.codegen.pool import DEFAULT_LIMIT_S
@@ -43,7 +43,7 @@ from redfuser.tensorize.ir.nodes import (
 from redfuser.tensorize.ir.parts import Buffer, Dim, Slice
 from redfuser.tensorize.model.registers import rounded, together, widened
 from redfuser.tensorize.model.steps import unrolled
-from redfuser.tensorize.model.told import Dealt, led, told
+from redfuser.tensorize.model.told import Dealt, by_lines, led, told
 
 
 def build_config(program: TileProgram, config: TileConfig) -> dict[str, Any]:
@@ -172,13 +172,13 @@ class _Printer(Expressions):
                 return [*comment, *([f"T.clear({c})"] if clear else []), *tail]
             case ReduceTile(lanes=True) if self.roles is not None:
                 return [*comment, *self.roles.by_lane(s)]
-            case ReduceTile(op, src, dst, clear, nan=nan):
+            case ReduceTile(op, src, dst, clear, nan=nan, at_once=many):
                 if {self.dtypes[src], self.dtypes[dst]} & {"f16", "bf16"}:
                     self.called |= {HALVES} & set(self.dialect.prelude)
                 if exchanges(self.kernel):
-                    self.called |= {WARPS} & set(self.dialect.prelude)
-                keeping = ", nan_propagate=True" * nan
-                return [*comment, f"T.reduce_{op}({src}, {dst}, dim={len(self.shapes[src]) - 1}, clear={clear}{keeping})"]
+                    self.called |= {LINES if by_lines(self.kernel) else WARPS} & set(self.dialect.prelude)
+                how = ", nan_propagate=True" * nan + f", batch={many}" * (many > 1)
+                return [*comment, f"T.reduce_{op}({src}, {dst}, dim={len(self.shapes[src]) - 1}, clear={clear}{how})"]
             case ScanTile() if SCAN in self.dialect.prelude:
                 self.called.add(SCAN)
                 return [*comment, scanned(self.kernel, s, self.shapes)]
@@ -272,6 +272,11 @@ def _layouts(kernel: TileKernel, shapes: Mapping[str, tuple[int, ...]]) -> list[
 def _place(shape: tuple[int, ...], dealt: Dealt) -> str:
     """The thread that has an element of a row, and the element's place there."""
     rows, n, wide = *shape, dealt.run
+    if side := dealt.beside:
+        row, at = ("j", "i") if dealt.lies else ("i", "j")
+        lanes = (n if dealt.lies else rows) // side
+        of, more = (f"{row} // {side}", f" * {side} + {row} % {side}") if side > 1 else (row, "")
+        return f"({at} % {dealt.across} * {lanes} + {of}, {at} // {dealt.across}{more})"
     if wide:
         of, step = (f"j // {wide}" if wide > 1 else "j"), dealt.across * wide
         place = f"j // {step} * {wide} + j % {wide}" if wide > 1 else f"j // {step}"

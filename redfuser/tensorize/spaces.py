@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil, log
 
@@ -152,9 +153,10 @@ def across_space(rows: int, n: int, padded: int, places: bool, singly: bool, tur
     64 x 64) takes 34.3 so, 13.0 where the layout is told (``OWN`` rows, ``ABREAST`` threads each); of what has no weights as
     many rows are no faster (8.2 and 8.6, 7.8 and 8.5). Of longer ones a warp's width, and threads for ``MOST`` elements
     each: statistics of the steps that a mask shows, of 512 channels in float16, 256 steps 20.0 (``OWN`` rows 23.1, twice read
-    26.7, torch.compile 26.7), 512 49.6 (61.7, 63.1), 1024 102.8 (141.7, 107.9). singly: is a float32 result a sum in float32?
-    Longer rows are not added in turn then: 75 of 300 elements at a time were five last digits off where the rule allows two and
-    a half."""
+    26.7, torch.compile 26.7), 512 49.6 (61.7, 63.1), 1024 102.8 (141.7, 107.9). More threads than 256 where
+    nothing less holds a row: moments of 1024 columns of 1024 4.9 by 16 rows, 18.4 by 32 and 512 threads (torch.compile 30).
+    singly: is a float32 result a sum in float32? Longer rows are not added in turn then: 75 of 300 elements at a time were five
+    last digits off where the rule allows two and a half."""
     own = [TileConfig(t, n, t, 0, "registers", False) for t in (128, 64) if rows >= t]
     if own and n <= (2 * SIDE if places else SIDE):
         return own
@@ -165,13 +167,17 @@ def across_space(rows: int, n: int, padded: int, places: bool, singly: bool, tur
         between = 1 << max(0, (ceil(n / min(turn, MOST)) - 1)).bit_length()
         if between * LINE <= LARGEST:
             return [TileConfig(LINE, n if n % between == 0 else padded, between * LINE, 0, "registers", False)]
-    even = [(32, 128), (32, 256), (32, 512), (16, 128), (16, 256), (8, 256)]
-    even = [*even[3:5], *even[:3]] if turned else even
-    ways = [[TileConfig(r, width, t, 0, "registers", False) for r, t in shapes
-             if r < 2 * rows and r * width % t == 0 and 4 <= r * width / t <= most]  # twice the rows: a tile is half as high
-            for width, shapes, most in ((n, even, MOST), (n, [(64, 128), (64, 256)], turn), (padded, even, MOST))]
-    held: list[TileConfig] = next(filter(None, (*ways[:2], own if n <= turn else [], ways[2])), [])
-    return held if held is own else [c for c in held if c.rows == held[0].rows]
+    even = [[(32, 128), (32, 256)], [(16, 128), (16, 256)], [(32, 512)], [(8, 256)]]
+    if turned or (rows % 32 and not rows % 16):
+        even[:2] = even[1::-1]
+
+    def held(width: int, shapes: Sequence[tuple[int, int]], most: int) -> list[TileConfig]:
+        return [TileConfig(r, width, t, 0, "registers", False) for r, t in shapes
+                if r < 2 * rows and r * width % t == 0 and 4 <= r * width / t <= most]  # twice the rows: a tile is half as high
+
+    ways = (*(held(n, s, MOST) for s in even), held(n, ((64, 128), (64, 256)), turn), own if n <= turn else [],
+            *(held(padded, s, MOST) for s in even))
+    return next(filter(None, ways), [])
 
 
 def _dividing(n: int, grain: int) -> int:

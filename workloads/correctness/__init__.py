@@ -16,7 +16,7 @@ MODULES = ("attention", "grouped", "rows", "losses", "routing", "statistics", "p
            "decoding", "signals", "energies", "integers", "shared", "rays", "points", "pictures", "detections",
            "segmentation", "features", "depths", "recommenders", "rankings", "series", "finance", "beliefs", "tables",
            "survival", "information", "speech", "codecs", "graphs", "voices", "neighbours", "control", "preferences", "science",
-           "biology", "fresh", "short", "uneven", "planes", "once", "states", "behind", "factors")
+           "biology", "fresh", "short", "uneven", "planes", "once", "states", "behind", "factors", "lines")
 
 
 def all_programs() -> list[Program]:

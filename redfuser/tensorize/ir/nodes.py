@@ -13,7 +13,7 @@ The grammar, on one screen (``str()`` of every node prints this text, :mod:`redf
     barrier   ::= NAME ":" "barrier" "[" INT "]" "of" INT           slots, arrivals that end a phase
     stmt      ::= "copy" slice "->" slice                          loads past an edge give 0, stores past it are dropped
                 | "gemm" slice ["^T"] "," slice ["^T"] "->" NAME ["clear"] POLICY
-                | "reduce" OP NAME "->" NAME ["by" "lane"] ["clear"] ["keeping" "nan"]   over the last dimension
+                | "reduce" OP NAME "->" NAME ["by" "lane"] ["clear"] ["keeping" "nan"] [N "at" "once"]   over the last dimension
                 | "scan" OP NAME "->" NAME ["carry" NAME]              along the last dimension
                 | "parallel" VAR "<" INT {"," VAR "<" INT} ":" {NAME "[" index "]" "=" expr}
                 | "fill" NAME expr
@@ -81,7 +81,8 @@ class ReduceTile:
     """``dst[i] = op over j of src[i, j]`` (with the old ``dst`` unless ``clear``); op is ``sum``, ``max`` or ``min``.
     max and min drop NaN, as the GPU's do; a row of nothing else gives the neutral element. ``lanes``: as far as single
     threads have it. Four of them hold a row of what a product accumulates, two neighbours of every eight each; ``dst[i, c]``
-    takes the elements of the c-th. ``nan``: max and min keep NaN, for which CUDA has an instruction for halves."""
+    takes the elements of the c-th. ``nan``: max and min keep NaN, for which CUDA has an instruction for halves. ``at_once``: of
+    a thread's rows, those whose warps meet together."""
 
     op: str
     src: str
@@ -90,9 +91,11 @@ class ReduceTile:
     comment: str = field(default="", compare=False)
     lanes: bool = False
     nan: bool = False
+    at_once: int = 1
 
     def __str__(self) -> str:
         how = " by lane" * self.lanes + " clear" * self.clear + " keeping nan" * self.nan
+        how += f" {self.at_once} at once" * (self.at_once > 1)
         return f"reduce {self.op} {self.src} -> {self.dst}{how}"
 
 

@@ -45,7 +45,7 @@ _BUFFER = re.compile(rf"{_WORD}: (shared|fragment|local) (\w+)(\[[\d, ]*\])$")
 _GEMM = re.compile(r"gemm (.*) -> ([\w@]+)( clear)?( async)? (rows|cols|square)$")
 _BARRIER = re.compile(rf"{_WORD}: barrier\[(\d+)\] of (\d+)$")
 _ROLE = re.compile(rf"role {_WORD} of (\d+)(?: registers (\d+))?:$")
-_REDUCE = re.compile(rf"reduce (\w+) {_WORD} -> {_WORD}( by lane)?( clear)?( keeping nan)?$")
+_REDUCE = re.compile(rf"reduce (\w+) {_WORD} -> {_WORD}( by lane)?( clear)?( keeping nan)?(?: (\d+) at once)?$")
 _SCAN = re.compile(rf"scan (\w+) {_WORD} -> {_WORD}(?: of (\d+))?(?: carry {_WORD})?$")
 _FOR = re.compile(rf"for {_WORD} in (.*) \.\. (.*?)(?: pipelined (\d+))?:$")
 
@@ -153,7 +153,7 @@ class _Reader:
                             b.endswith("^T"), bool(m[3]), m[5], flies=bool(m[4]))  # type: ignore[arg-type]
             case "reduce":
                 m = line.match(_REDUCE, "'reduce OP A -> B'")
-                return ReduceTile(m[1], m[2], m[3], bool(m[5]), lanes=bool(m[4]), nan=bool(m[6]))
+                return ReduceTile(m[1], m[2], m[3], bool(m[5]), lanes=bool(m[4]), nan=bool(m[6]), at_once=int(m[7] or 1))
             case "scan":
                 m = line.match(_SCAN, "'scan OP A -> B'")
                 return ScanTile(m[1], m[2], m[3], m[5] or "", int(m[4] or 0))

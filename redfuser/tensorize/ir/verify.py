@@ -113,7 +113,7 @@ class _Checker(Uses):
                     self.placed(src, "shared", dst, "param", s)
             case Gemm():
                 self.gemm(s)
-            case ReduceTile(op, src, dst, clear, lanes=lanes, nan=nan):
+            case ReduceTile(op, src, dst, clear, lanes=lanes, nan=nan, at_once=many):
                 a, b = self.shape(src, s), self.shape(dst, s)
                 each = LANES if lanes else 1
                 if op not in ("sum", "max", "min") or a is None or b is None or prod(a[:-1]) * each != prod(b):
@@ -122,6 +122,8 @@ class _Checker(Uses):
                     self.say("a reduction by lane", s)
                 elif nan and (op == "sum" or not {self.homes[n].dtype for n in (src, dst)} <= HALF):
                     self.say("a reduction that keeps NaN: a maximum or minimum of halves", s)
+                elif many > 1 and (lanes or len(a) != 2 or a[0] % many):
+                    self.say("a reduction of several rows at once", s)
                 self.reads(src, s)
                 if not clear:
                     self.reads(dst, s)

@@ -17,7 +17,7 @@ from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import Gemm, Parallel, ReduceTile, Roles, ScanTile, TileKernel
 from redfuser.tensorize.model.alike import Access, accesses, alike, run
-from redfuser.tensorize.model.told import beside, led, told
+from redfuser.tensorize.model.told import Dealt, beside, led, told
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +104,19 @@ def layouts(kernel: TileKernel, target: Target) -> dict[str, Layout]:
         if (at := root(n)) in fixed:
             found[n] = fixed[at]
         elif n in own:
-            found[n] = Layout((d := own[n]).across, 1, d.across > 1 and not d.run, apart=not d.run)
+            found[n] = _told(own[n], shape, kernel.threads, target.warp)
         else:
             touched = touched if touched is not None else accesses(kernel)
             found[n] = _dealt(kernel, shape, [k for k in shapes if root(k) == at], touched, target.warp)
-    turned = {n: at for n, at in found.items() if not at.apart}
+    turned = {n: at for n, at in found.items() if n not in own}
     return found | {n: _turned(kernel, n, shapes, at, found, target.warp) for n, at in turned.items()}
+
+
+def _told(d: Dealt, shape: tuple[int, ...], threads: int, warp: int) -> Layout:
+    if d.lies:
+        return Layout(threads // d.across, max(1, shape[0] // d.across), False)
+    return Layout(d.across, max(1, d.beside), threads > warp if d.beside else d.across > 1 and not d.run,
+                  apart=not d.run and not d.beside)
 
 
 def _turned(kernel: TileKernel, name: str, shapes: dict[str, tuple[int, ...]], own: Layout, found: dict[str, Layout],
@@ -152,6 +159,6 @@ def far_reductions(kernel: TileKernel, target: Target) -> dict[int, int]:
         inside = target.warp > 32 and (at.fixed or (at.across > 32 and not at.far))
         return inside + (at.far and not (inside and (columns, kernel.threads) == (4 * at.across, target.warp // 4 * at.across)))
 
-    return {id(s): many * crew.get(id(s), kernel.threads) * BYTES[dtypes[s.dst]]
+    return {id(s): many * s.at_once * crew.get(id(s), kernel.threads) * BYTES[dtypes[s.dst]]
             for s in every(kernel.body) if isinstance(s, ReduceTile)
             and (at := spread.get(s.src)) is not None and (many := times(at, shapes[s.src][1]))}

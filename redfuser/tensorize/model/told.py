@@ -8,22 +8,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from redfuser.acrf.expr import Index, Load, walk
+from redfuser.acrf.expr import BYTES, Index, Load, Op, walk
 from redfuser.strategies.select import ABREAST, LINE, OWN
 from redfuser.tensorize.ir.effects import every
-from redfuser.tensorize.ir.nodes import Gemm, Parallel, ReduceTile, TileKernel
-from redfuser.tensorize.model.alike import accesses, along, of_products, run
+from redfuser.tensorize.ir.nodes import Copy, Gemm, Parallel, ReduceTile, TileKernel
+from redfuser.tensorize.model.alike import accesses, along, of_products, run, vector_of
 
 
 @dataclass(frozen=True, slots=True)
 class Dealt:
     """Threads that have a row between them, ``across``: each a stretch of it, neighbours having neighbouring rows (``run`` is
-    0); or ``run`` elements side by side, the next thread the next ones, and again from the first on."""
+    0); or ``run`` elements side by side, the next thread the next ones, and again from the first on. ``beside``: elements side
+    by side are those of so many rows instead, the next thread has the next rows', and behind the last row come the next
+    elements of all. ``lies``: rows run along the second dimension."""
 
     across: int
     run: int = 0
+    beside: int = 0
+    lies: bool = False
 
 
+BESIDE = 4
+"""Bytes of neighbouring rows that a thread has side by side: with more it holds more rows' values, and their lanes exchange
+more (16 rows of features 10.2 us, with 8 bytes 11.3, with 16 12.4)."""
 WARP = 32
 """Threads of a warp of CUDA's."""
 
@@ -39,7 +46,8 @@ def told(kernel: TileKernel, warp: int = WARP) -> dict[str, Dealt]:
             and b.shape[:1] in rows and upright.get(b.name, True)}
     found = {n: Dealt(across) for n, shape in flat.items() if (across := _stretches(kernel, shape, shape in reduced))}
     if not found and warp:
-        found = _by_warps(kernel, {n: shape for n, shape in flat.items() if shape in reduced}, warp)
+        found = _by_warps(kernel, {n: shape for n, shape in flat.items() if shape in reduced}, warp) or (
+            _by_lines(kernel, reduced, upright, warp))
     return found
 
 
@@ -58,10 +66,11 @@ def _by_warps(kernel: TileKernel, flat: dict[str, tuple[int, ...]], warp: int) -
     access brings, and its neighbour the next, from the first thread on again. TileLang gives all threads some of a row before
     it gives one more, so that several warps have a row and meet. One H200, graphs, us, float32: two weighted sums of 65536 rows
     of 256 30.2, so 23.1 (torch.compile 26.7), softmax of 16384 of 200 6.7, 5.5 (5.6); a norm of 8192 of 512 bfloat16 numbers
-    3.95, 3.54 (3.79)."""
+    3.95, 3.54 (3.79). Not rows that are made of what all rows have (distances of points: 36.0 for 32.3), nor such as ask at
+    each element what all rows have there, which a thread asks once for elements of several (73.7, 60.1)."""
     shape = next(iter(flat.values()), (1, 1))
     if shape[0] == 1 or set(flat.values()) != {shape} or kernel.threads != warp * shape[0] or shape[1] % warp or (
-            _side_by_side(kernel)):
+            _side_by_side(kernel) or not _brought(kernel, set(flat)) or _asked(kernel)):
         return {}
     wide = run(kernel, list(flat), accesses(kernel))
     if shape[1] <= warp * wide:
@@ -71,15 +80,59 @@ def _by_warps(kernel: TileKernel, flat: dict[str, tuple[int, ...]], warp: int) -
     return dict.fromkeys(flat, Dealt(warp, wide))
 
 
+def _by_lines(kernel: TileKernel, reduced: set[tuple[int, ...]], upright: dict[str, bool], warp: int) -> dict[str, Dealt]:
+    """Rows that lie side by side in memory, of which a tile comes as it lies: a thread has a word of them, the next the next, a
+    warp one element of all of them or several of some. TileLang has the widest access instead, so that a thread has eight rows
+    of halves, or that of one element where a loop over the tile calls a function: 64 bytes a warp of 32 rows of halves. Not
+    where a tile comes or goes along its rows (a softmax written so: 18.1, 52.3)."""
+    tiles = {b.name: b.shape for b in kernel.buffers if b.scope == "fragment" and len(b.shape) == 2}
+    lying = {n for n in tiles if not upright.get(n, True)}
+    params = {p.name: p for p in kernel.params}
+    copied = [(params[p], t) for s in every(kernel.body) if isinstance(s, Copy)
+              for p, t in ((s.src.buffer, s.dst.buffer), (s.dst.buffer, s.src.buffer)) if p in params and t in tiles]
+    rows, n = next(iter(reduced), (1, 1))
+    if not copied or {t for _, t in copied} - lying or len(reduced) != 1 or any(
+            shape != ((n, rows) if t in lying else (rows, n)) for t, shape in tiles.items()):
+        return {}
+    wide = min(rows, *(min(vector_of(p), max(1, BESIDE // BYTES[p.dtype])) for p, _ in copied))
+    lanes = rows // wide
+    if rows % wide or lanes & (lanes - 1) or not lanes <= warp < kernel.threads or (
+            kernel.threads % lanes or n * lanes % kernel.threads):
+        return {}
+    return {t: Dealt(kernel.threads // lanes, 0, wide, t in lying) for t in tiles}
+
+
+def by_lines(kernel: TileKernel) -> bool:
+    """Do threads share rows that lie side by side (:func:`_by_lines`)?"""
+    return any(d.beside for d in told(kernel).values())
+
+
 def _read(kernel: TileKernel) -> list[tuple[tuple[str, ...], Load]]:
     """What loops over tiles read."""
     return [(s.vars, x) for s in every(kernel.body) if isinstance(s, Parallel) and len(s.vars) == 2
             for a in s.body for x in walk(a.expr) if isinstance(x, Load) and x.indices]
 
 
+def _brought(kernel: TileKernel, tiles: set[str]) -> bool:
+    """Are elements of rows in memory?"""
+    params = {p.name for p in kernel.params}
+    return any(isinstance(s, Copy) and s.src.buffer in params and s.dst.buffer in tiles for s in every(kernel.body)) or any(
+        x.tensor in params and {i, j} <= along(x) for (i, j), x in _read(kernel))
+
+
+def _asked(kernel: TileKernel) -> bool:
+    """Does a condition read along a row what all rows have?"""
+    params = {p.name for p in kernel.params}
+    asked = (y for s in every(kernel.body) if isinstance(s, Parallel) and len(s.vars) == 2 for a in s.body for x in walk(a.expr)
+             if isinstance(x, Op) and x.name == "select" for y in walk(x.args[0])
+             if isinstance(y, Load) and y.tensor in params and s.vars[1] in along(y) and s.vars[0] not in along(y))
+    return any(True for _ in asked)
+
+
 def _side_by_side(kernel: TileKernel) -> bool:
-    """Do rows lie side by side, in memory or in a tile that lies across?"""
-    return any(i in (at := along(x.indices[-1])) and j not in at for (i, j), x in _read(kernel) if len(x.indices) > 1)
+    """Do rows lie side by side, in memory or in a tile that lies across? What a row has one of says nothing of that."""
+    return any(i in (at := along(x.indices[-1])) and j not in at and any(j in along(k) for k in x.indices[:-1])
+               for (i, j), x in _read(kernel))
 
 
 def _weighed(kernel: TileKernel) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from redfuser.acrf.expr import Const, Expr, Load, Op, Ref, f32, op, walk
 from redfuser.strategies.program import Kernel
 from redfuser.tensorize.algebra import FACTORS, fold, linear, rewrite_bottom_up, simplify
-from redfuser.tensorize.rewrite.facts import Facts, Setting, each_value, is_value, learn
+from redfuser.tensorize.rewrite.facts import Facts, Setting, each_value, is_copy, is_value, learn
 
 LOG2E = math.log2(math.e)
 SMALL = 1.0
@@ -33,7 +33,7 @@ class BaseTwo:
 
     def __call__(self, kernel: Kernel, at: Setting) -> Kernel:
         facts = learn(kernel, at)
-        alone, logs = _alone(kernel, facts), _logarithms(kernel, facts)
+        alone, logs = _alone(kernel, facts) | _subtracted(kernel, facts), _logarithms(kernel, facts)
 
         mapped = kernel.kind == "map" and any(b.dtype == "f32" for b in kernel.tail if b.name in at.written)
 
@@ -58,6 +58,39 @@ def _alone(kernel: Kernel, facts: Facts) -> set[Expr]:
                 found.add(x)
             case Op(name="mul" | "div" | "neg" | "min" | "max", args=args) | Op(name="select", args=(_, *args)):
                 ahead.extend(args)
+    return found
+
+
+def _subtracted(kernel: Kernel, facts: Facts) -> set[Expr]:
+    """Arguments of exponentials on both sides of a difference of elements, in a kernel with float32 results."""
+    blocks = [b for b in kernel.body + kernel.tail if not is_copy(b)]
+    if not any(b.dtype == "f32" for b in blocks if b.name in facts.at.written):
+        return set()
+    found: set[Expr] = set()
+    for x in (x for b in blocks for e in b.exprs for x in walk(e) if isinstance(x, Op) and x.name in ("add", "sub")):
+        sides = [_exponents(facts, y) for y in x.args]
+        if all(sides) and (x.name == "sub" or _negated(x.args[0]) != _negated(x.args[1])):
+            found |= sides[0] | sides[1]
+    return found
+
+
+def _negated(e: Expr) -> bool:
+    match e:
+        case Op(name="neg"):
+            return True
+        case Op(name="mul", args=args):
+            return any(isinstance(x, Const) and x.value < 0 for x in args)
+    return False
+
+
+def _exponents(facts: Facts, e: Expr) -> set[Expr]:
+    """Arguments of exponentials that an element is made of, in this statement or in those that it names."""
+    found: set[Expr] = set()
+    for x in walk(e):
+        if isinstance(x, Op) and x.name == "exp":
+            found.add(x.args[0])
+        elif isinstance(x, Ref) and x.name in facts.lets and not facts.per_row(x):
+            found |= _exponents(facts, facts.lets[x.name])
     return found
 
 

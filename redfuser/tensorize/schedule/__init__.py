@@ -20,6 +20,7 @@ from redfuser.tensorize.schedule.in_place import ReuseInPlace
 from redfuser.tensorize.schedule.join_rows import JoinRows
 from redfuser.tensorize.schedule.lanes import SumByLane
 from redfuser.tensorize.schedule.listed import ListSteps
+from redfuser.tensorize.schedule.meet import MeetAtOnce
 from redfuser.tensorize.schedule.narrow import NarrowTiles
 from redfuser.tensorize.schedule.order import GroupBlocks, OrderBlocks
 from redfuser.tensorize.schedule.panels import SendPanels
@@ -88,7 +89,7 @@ tile or one for several; ``lanes``: with totals that threads keep to themselves;
 def passes(schedule: Schedule, target: Target) -> tuple[Pass, ...]:
     """All passes of a kernel, in order."""
     return (*PASSES, *(MET if not target.wgmma else ()), Prefetch(target.prefetch),
-            *SCHEDULES[schedule](target))
+            *SCHEDULES[schedule](target), MeetAtOnce(target))
 
 
 def scheduled(kernel: TileKernel, through: tuple[Pass, ...] = PASSES, watch: Watcher | None = None) -> TileKernel:
