@@ -29,8 +29,8 @@ class Dealt:
 
 
 BESIDE = 4
-"""Bytes of neighbouring rows that a thread has side by side: with more it holds more rows' values, and their lanes exchange
-more (16 rows of features 10.2 us, with 8 bytes 11.3, with 16 12.4)."""
+"""Bytes of neighbouring rows that a thread has side by side, of the narrowest tensor: with more it holds more rows' values,
+and their lanes exchange more (16 rows of features 10.2 us, with 8 bytes 11.3, with 16 12.4)."""
 WARP = 32
 """Threads of a warp of CUDA's."""
 
@@ -94,7 +94,7 @@ def _by_lines(kernel: TileKernel, reduced: set[tuple[int, ...]], upright: dict[s
     if not copied or {t for _, t in copied} - lying or len(reduced) != 1 or any(
             shape != ((n, rows) if t in lying else (rows, n)) for t, shape in tiles.items()):
         return {}
-    wide = min(rows, *(min(vector_of(p), max(1, BESIDE // BYTES[p.dtype])) for p, _ in copied))
+    wide = min(rows, max(1, BESIDE // min(BYTES[p.dtype] for p, _ in copied)), *(vector_of(p) for p, _ in copied))
     lanes = rows // wide
     if rows % wide or lanes & (lanes - 1) or not lanes <= warp < kernel.threads or (
             kernel.threads % lanes or n * lanes % kernel.threads):
