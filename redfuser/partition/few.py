@@ -3,9 +3,10 @@ written. What some experts made of tokens::
 
     y[t, d] = sum[e] z[t, e, d] * w[t, e]   ->   y[t, d] = z[t, 0, d] * w[t, 0] + z[t, 1, d] * w[t, 1] + ...
 
-So is one of what is nowhere stored, pairs of coordinates, where several read it: each has it anew, and nobody writes it::
+So is one of what is nowhere stored, pairs of coordinates, where several read it or a row of it is reduced: each has it anew,
+and nobody writes it::
 
-    d[i, j] = sum[c] (a[i, c] - b[j, c])^2,  min[i] d[i, j],  min[j] d[i, j]
+    d[i, j] = sum[c] (a[i, c] - b[j, c])^2,  min[i] d[i, j],  min[j] d[i, j];  sum[j] exp(-d[i, j])
 
 So are products of many small matrices, for which a library starts a tile of its own each (streams that are mixed, points that
 are turned): a sum of few for each result, of what lies beside it.
@@ -91,7 +92,13 @@ def few(u: Unit) -> bool:
         return False
     across = isinstance(s.expr, Load) and bool(s.axes) and s.expr.indices[-1] == Index(s.axes[-1])
     return s.reducer.kind == "sum" and s.dtype in FLOATS and u.extents[s.over] <= FEW and all(
-        large(n) for n in u.nodes if n.stmt is s) and (across or (len(u.consumers) > 1 and paired(u)) or batched(u, s))
+        large(n) for n in u.nodes if n.stmt is s) and (
+            across or (paired(u) and (len(u.consumers) > 1 or reduced_again(u))) or batched(u, s))
+
+
+def reduced_again(u: Unit) -> bool:
+    """Are its sums, which no library makes, reduced behind maps? There they are elements of a row that nobody writes."""
+    return not contracts(u) and any(c.reducing for c in following(u))
 
 
 def batched(u: Unit, s: Reduce) -> bool:

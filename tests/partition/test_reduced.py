@@ -155,7 +155,7 @@ def test_a_sum_of_few_that_is_part_of_more_stays_one(of: Callable[[torch.Tensor]
 
 
 def test_distances_that_several_read_are_computed_where_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The nearest of either side: no kernel writes one distance for each pair. One that is read once is an inner sum, as it was."""
+    """The nearest of either side: no kernel writes one distance for each pair."""
     def near(a: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
         return (a[:, :, None] - c[:, None]).pow(2).sum(-1)
 
@@ -170,8 +170,25 @@ def test_distances_that_several_read_are_computed_where_they_are_read(monkeypatc
     imported, p = partitioned(both, args)
     for mine, theirs in zip(execute(imported, p, args), both(*args), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
-    once = partitioned(lambda a, c: torch.softmax(-near(a, c), -1) @ c, args)[1]
-    assert any("sum[c]" in str(r.cascade) for r in once.regions)
+    imported, once = partitioned(lambda a, c: torch.softmax(-near(a, c), -1) @ c, args)
+    (region,) = once.regions
+    assert "sum[c]" not in str(region.cascade)
+    (mine,) = execute(imported, once, args)
+    torch.testing.assert_close(mine, torch.softmax(-near(*args), -1) @ args[1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("of", [
+    lambda d: torch.exp(-d).sum(-1), lambda d: (d < 0.04).float().sum(-1), lambda d: (d - 1).relu().mean(-1),
+    lambda d: torch.where(d < 1, d, 0.0).sum(1), lambda d: torch.sign(d - 1).sum(-1)])
+def test_distances_that_are_reduced_are_computed_in_the_row(of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Densities, counts of neighbours: torch.compile writes no distance for each pair, and neither do we (30.8 us for the
+    distances alone, modelled, 13.9 for all)."""
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return of((x[:, None] - x[None]).square().sum(-1))
+
+    done = pipeline.run(program, (torch.randn(2048, 2),), arch="sm_90a", build=False, verify="0")
+    (part,) = done.partition.parts
+    assert not done.partition.kept and "sum[l]" in (text := str(part.fused.cascade)) and text.count("sum[") == 1
 
 
 def test_an_element_of_the_row_that_data_choose_is_computed_anew() -> None:

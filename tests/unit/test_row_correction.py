@@ -45,3 +45,16 @@ def test_a_small_exponential_that_is_a_result_keeps_its_digits(spelling: str) ->
     (out,) = run(tiles, arguments(program, tiles, {t.name: a.numpy() for t, a in zip(fused.cascade.inputs, args, strict=True)})).values()
     exact = function(x.double(), place).numpy()
     assert np.allclose(out, exact, rtol=3e-7, atol=0.0) and exact.max() < 1e-30
+
+
+@pytest.mark.parametrize(("dtype", "base"), [("f32", "exp"), ("f16", "exp2")])
+def test_exponentials_that_are_subtracted_keep_their_base(dtype: str, base: str) -> None:
+    """What their digits have in common is gone, and what the change of base took is a large part of the rest."""
+    def apart(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        m = torch.maximum(x.float().amax(-1, keepdim=True), z.float().amax(-1, keepdim=True))
+        found = (torch.exp(x.float() - m) - torch.exp(z.float() - m)).abs().sum(-1)
+        return found if dtype == "f32" else found.half()
+
+    program, config = program_of(fused_of(apart, *torch.randn(2, 60, 333).half()), "resident")
+    text = str(tensorize(program, config, HOPPER))
+    assert ("exp2(" in text, " exp(" in text) == (base == "exp2", base == "exp"), text
