@@ -11,7 +11,7 @@ from redfuser.acrf.expr import BYTES
 from redfuser.errors import LoweringError
 from redfuser.outline import generated, library, on_cores, passes
 from redfuser.strategies.program import Kernel, Program
-from redfuser.strategies.select import ABREAST, OWN, columns
+from redfuser.strategies.select import ABREAST, IN_TURN, OWN, columns
 from redfuser.target import Target
 from redfuser.tensorize.asked import (
     between,
@@ -36,7 +36,6 @@ from redfuser.tensorize.ranked import ranked
 from redfuser.tensorize.rewrite import Arranged, arrange
 from redfuser.tensorize.scans import scan_configs
 from redfuser.tensorize.spaces import (
-    IN_TURN,
     THREE,
     WIDE,
     column_tiles,

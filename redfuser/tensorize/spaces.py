@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil, log
 
 from redfuser.outline import BESIDE, HELD, MANY, SHORT
-from redfuser.strategies.select import ABREAST, FEW, LINE, LONG, OWN, STEP
+from redfuser.strategies.select import ABREAST, FEW, IN_TURN, LINE, LONG, OWN, STEP
 from redfuser.target import Target
 from redfuser.tensorize.config import Schedule, TileConfig
 from redfuser.tensorize.sizes import beside_product, round_up
@@ -26,10 +26,6 @@ WARPED = 512
 """Elements of a row on chip up to which a warp by itself is the better (``model/told.py``); of 768 and 1024 nothing is."""
 SIDE, UNEVEN = 32, 96
 """Elements of a row that a thread has for itself, and of rows that are not shared evenly by a warp's width, at most."""
-IN_TURN = 16
-"""Elements that a thread adds in turn to a float32 result, at most. Each addition of equal terms errs to the same side, so that
-the errors of ties add up: of a variance of .5 on an H200, 64 of five values make .24e-6 where the rule allows .17e-6 over 128
-rows, and 32 make .15e-6 where it allows .13e-6 for a row alone."""
 LARGEST = 1024
 """Threads of a block, at most."""
 THREE = 192

@@ -24,7 +24,7 @@ from redfuser.tensorize.model.told import by_lines, told
 H200 = target("sm_90a")
 NORM = """cascade norm(x: {dtype}[{n}, {rows}]) over l
   t[i] = sum[l] f32(x[l, i]) * f32(x[l, i])
-  y[l, i] = f32(x[l, i]) / sqrt(t)
+  y[l, i] = {out}(f32(x[l, i]) / sqrt(t))
   return y
 """
 TURNED = """cascade turned(x: f32[{n}, {rows}]) over l
@@ -86,8 +86,8 @@ int main() { std::printf("%%d\n", %s); }
 """
 
 
-def _norm(text: str, rows: int, n: int, c: TileConfig, dtype: str = "f32") -> TileProgram:
-    fused = fuse(parse_cascade(text.format(dtype=dtype, rows=rows, n=n)))
+def _norm(text: str, rows: int, n: int, c: TileConfig, dtype: str = "f32", out: str = "f32") -> TileProgram:
+    fused = fuse(parse_cascade(text.format(dtype=dtype, out=out, rows=rows, n=n)))
     assert isinstance(fused, Fused)
     return tensorize(realise(fused, "resident"), c, H200)
 
@@ -108,11 +108,14 @@ def test_every_thread_has_what_its_rows_come_to(cases: list[tuple[int, int, int,
     assert subprocess.run([str(tmp_path / "lines")], capture_output=True, text=True, check=True, timeout=120).stdout == "0\n"
 
 
-@pytest.mark.parametrize(("rows", "n", "threads", "dtype", "side"), [
-    (32, 512, 256, "f32", 1), (32, 256, 128, "f16", 2), (16, 1024, 256, "f32", 1), (16, 512, 128, "bf16", 2), (8, 2048, 256, "f32", 1)])
-def test_a_warp_has_a_word_of_each_row(rows: int, n: int, threads: int, dtype: str, side: int) -> None:
-    """Every element has a place of its own, a thread as many as any other, and neighbours in memory are a warp's."""
-    made = _norm(NORM, 4096, n, _config(rows, n, threads), dtype)
+@pytest.mark.parametrize(("rows", "n", "threads", "dtype", "out", "side"), [
+    (32, 64, 128, "f32", "f32", 1), (32, 256, 128, "f16", "f16", 2), (16, 512, 128, "bf16", "bf16", 2),
+    (16, 256, 256, "f32", "f32", 1), (16, 1024, 256, "f32", "f32", 4), (32, 256, 128, "f16", "f32", 4),
+    (8, 2048, 256, "f32", "f16", 2)])
+def test_a_warp_has_a_word_of_each_row(rows: int, n: int, threads: int, dtype: str, out: str, side: int) -> None:
+    """Every element has a place of its own, a thread as many as any other, and neighbours in memory are a warp's. For a float32
+    result a thread adds 16 elements in turn at most: equal ones are all rounded to one side."""
+    made = _norm(NORM, 4096, n, _config(rows, n, threads), dtype, out)
     (kernel,) = made.kernels
     assert {d.beside for d in told(kernel).values()} == {side} and by_lines(kernel)
     text = print_program(made)
@@ -134,7 +137,7 @@ def test_what_leaves_along_its_rows_is_laid_out_by_tilelang() -> None:
 
 
 def test_rocm_meets_row_by_row() -> None:
-    fused = fuse(parse_cascade(NORM.format(dtype="f16", rows=4096, n=256)))
+    fused = fuse(parse_cascade(NORM.format(dtype="f16", out="f16", rows=4096, n=256)))
     assert isinstance(fused, Fused)
     made = tensorize(realise(fused, "resident"), _config(32, 256, 256), target("gfx942"))
     text = print_program(made, "hip")
