@@ -41,6 +41,7 @@ from redfuser.tensorize.model.pressure import pressure
 from redfuser.tensorize.model.registers import registers
 from redfuser.tensorize.model.roofline import Blocks, timed
 from redfuser.tensorize.model.shared import Life, arena_bytes, dynamic_bytes, shared_bytes
+from redfuser.tensorize.model.told import by_lines
 from redfuser.tensorize.model.work import Work, work
 from tests import fused_examples as examples
 
@@ -73,10 +74,13 @@ WITHIN = {"row": 0.85, "walk": 0.68, "scan": 0.95, "map": 0.75, "warp": 0.83, "g
 
 
 def test_kernels_as_they_were_built():
-    """Of 534 kernels of every kind: none is refused for room, shared memory is exact but for three (one has columns side
-    by side, whose layout TileLang was not told when it was built), registers are near."""
-    found = list(bench_model.built(RESULTS / "2026-11-25-model" / "kernels.jsonl.gz", "sm_90a"))
-    assert all(b.fits for b in found) and sum(b.shared[0] != b.shared[1] for b in found) <= 3
+    """Of 534 kernels of every kind: none is refused for room, shared memory is exact but for two, registers are near. Those with
+    rows side by side were built before TileLang was told how these lie, and are other kernels now."""
+    path = RESULTS / "2026-11-25-model" / "kernels.jsonl.gz"
+    lines = [by_lines(parse(f"tile program said\n{r['tiles']}").kernels[0]) for r in bench_model.rows(path)]
+    found = [b for b, other in zip(bench_model.built(path, "sm_90a"), lines, strict=True) if not other]
+    assert 0 < sum(lines) < 0.05 * len(lines)
+    assert all(b.fits for b in found) and sum(b.shared[0] != b.shared[1] for b in found) <= 2
     near = {k: [abs(b.error) <= 0.2 for b in found if b.kind == k] for k in WITHIN}
     assert sum(map(len, near.values())) == len(found) > 500
     assert {k: round(sum(n) / len(n), 2) for k, n in near.items() if sum(n) < WITHIN[k] * len(n)} == {}
