@@ -11,7 +11,8 @@ order, so that they have the same bits.
 Where rows lie side by side a warp has elements of several, a thread some of one or two. All rows of a thread meet at once then
 (``T.reduce``'s ``batch``): lanes halve rows among themselves as they join them, and each warp leaves one number a row, which
 every thread of the row reads, or neighbouring lanes join and leave in turn. One barrier or two where TileLang has eight for
-each row of 512 threads: five statistics of 4 x 1024 rows of 512 halves 5.2 us on an H200, by TileLang's 15.6.
+each row of 512 threads: five statistics of 4 x 1024 rows of 512 halves 5.7 us on an H200, by TileLang's 15.6 (by 256 threads
+5.3 and 10.5).
 
 An IEEE quotient is a dozen instructions and a branch. A row has one divisor, whose reciprocal in two numbers ``r + z`` is 46
 bits; ``fma(x, r, x * z)`` is then the quotient to 1/2 + 2^-20 units of the last place. A power of two takes divisors to

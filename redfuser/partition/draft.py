@@ -2,7 +2,8 @@
 
 Two reductions share the r-axis exactly when they read a common tensor at the same position once one axis is renamed to
 the other (``m[i] = max[r] s[i, r]`` and ``t[i] = sum[l] exp(s[i, l] - m[i])`` both read ``s``: ``r`` is ``l``). Extents
-and names play no part. The same test finds the output axis that runs along the row (softmax's own result).
+and names play no part; but that rows of two tensors which have their statistics for the same places, and nothing else in
+common, are as long is a row of both. The same test finds the output axis that runs along the row (softmax's own result).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from redfuser.partition.drafted import Draft, R, Reject, Sink, verdict
 from redfuser.partition.evaluate import Evaluator
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.positions import axes_in, best_split, in_order, parts, solve
-from redfuser.partition.values import Pick, Site, picks
+from redfuser.partition.values import Instance, Pick, Site, picks
 from redfuser.partition.work import REFERENCE, Spent, Work
 
 DEPTH = 3
@@ -51,6 +52,11 @@ def escaping(units: frozenset[Unit]) -> list[Node]:
             if n.escapes or any(c not in units and n in c.args for c in u.consumers):
                 out.append(n)
     return out
+
+
+def _lies(inst: Instance) -> bool:
+    """Do all tensors that it reads along the row have its elements side by side?"""
+    return all(inst.over in axes_of(at[-1]) for _, at in inst.body.sites if inst.over in axes_in(at))
 
 
 class Drafter:
@@ -140,7 +146,7 @@ class Drafter:
 
     def unify(self, ev: Evaluator, sinks: list[Sink]) -> bool:
         """Give every reduction that shares a site with the row the row's axis; so does one whose elements meet the row in a
-        result along it (``softmax(x) * softmax(y)``)."""
+        result along it (``softmax(x) * softmax(y)``), and one of as many elements for the same rows."""
         changed = False
         rows = self.row_sites(ev)
         rows |= {s for x in sinks if x.value is not None and R in axes_in(x.at) for s in x.value.sites}
@@ -150,10 +156,17 @@ class Drafter:
                 continue
             if any(R in axes_of(e) for i in ev.instances.values() if i.node is inst.node for e in i.indices):
                 continue
-            if self.meets(ev, inst.body.sites, r, rows):
+            if self.abreast(ev, inst) or self.meets(ev, inst.body.sites, r, rows):
                 self.raxes[inst.node] = R
                 changed = True
         return changed
+
+    def abreast(self, ev: Evaluator, inst: Instance) -> bool:
+        """Is it a reduction of a tensor of its own, with a result for each of the rows, where nothing is multiplied? Rows of
+        both are walked together then (``w * norm(g) / norm(w)``), if they lie in memory alike."""
+        mine, lies = axes_in(inst.indices), _lies(inst)
+        return not any(i.contraction for i in ev.instances.values()) and any(
+            i.over == R and axes_in(i.indices) == mine and _lies(i) == lies for i in ev.instances.values())
 
     def meets(self, ev: Evaluator, sites: Iterable[Site], axis: str, rows: set[Site]) -> bool:
         to: dict[str, Expr] = {axis: Index(R)}

@@ -90,25 +90,80 @@ class Following(Joining):
             more = max(more, sum(n in v.args for n in gone for v in grown - units) - 1)  # written by its readers anyway
         return len(after) <= len(before) + more and self.verdict(judge.follow, grown, lead, u) is None
 
-    def ending(self, units: Units, lead: Node) -> Units:
+    def ending(self, units: Units, lead: Node, last: bool = False) -> Units:
         """The region with every map behind its row, to where others read what they make: several results for the one that
         they would be read from (``g = x * s``; ``m = a * m + b * g``, ``v = c * v + d * g * g``), or beside one that is written
-        anyway (``p`` and ``c + p``). All or none: what only another map would read is written by nobody."""
+        anyway (``p`` and ``c + p``). All or none: what only another map would read is written by nobody. last: nothing more is
+        joined, so that what only a reduction of nobody's reads is left to it, which computes it as it reads its row."""
         if any(contracts(v) for v in units if v.reducing):
             return units
+        wide = [n for n in escaping(units) if prod(n.shape) > prod(lead.shape)]
+        behind = self.behind([u for n in wide for u in self.near.following(n)], units)
+        return units if last and self.awaited(behind, units) else self.ends(behind, units, lead)
+
+    def alongside(self, units: Units, lead: Node) -> Units:
+        """The region with the maps, and what is behind them, that read elements of its row, where that is a third of what they
+        read and write at least: one kernel reads them for both (``m = a * m + b * g`` beside ``sum(g * m)``). What another
+        reduction may yet take is left to that."""
+        units = self.ending(units, lead, last=True)
+        tried: set[Unit] = set()
+        while True:
+            d = self.drafted(units, lead)
+            if not isinstance(d, Draft) or any(contracts(v) for v in units if v.reducing):
+                return units
+            read = d.loaded()
+            size = max((prod(n.shape) for n in read), default=0)
+            row = {n for n in read if prod(n.shape) == size}
+            seed = next((u for n in row for u in self.graph.readers(n) if u not in tried | units | self.near.claimed), None)
+            if seed is None:
+                return units
+            tried.add(seed)
+            behind = self.behind([seed], units)
+            reads = {m for u in behind for n in u.args if n.unit not in behind for m in self.memory(n)}
+            writes = {n for u in behind for n in u.results if n.escapes or any(c not in behind for c in u.consumers)}
+            ours = reads & row | {n for n in reads if n.unit in units}
+            if 3 * sum(n.bytes for n in ours) >= sum(n.bytes for n in reads | writes) and not self.awaited(behind, units):
+                units = self.ends(behind, units, lead)
+
+    def awaited(self, maps: set[Unit], units: Units) -> bool:
+        """Do they need a reduction that is nobody's yet, or do such, and nobody else, read what they make? No product."""
+        mine = units | self.near.claimed
+
+        def left(n: Node) -> bool:
+            out = [c for c in self.graph.readers(n) if c not in maps]
+            return bool(out) and not n.escapes and all(c.reducing and not contracts(c) and c not in mine for c in out)
+
+        return bool(mask(maps, "ancestors") & self.reducing & ~bits(mine)) or any(left(n) for u in maps for n in u.results)
+
+    def memory(self, n: Node) -> Iterator[Node]:
+        """The tensors that are read for one: itself, or where it is free to read what it is a view of."""
+        if n.unit is None or not n.unit.is_cheap or n.unit.gap or n in self.held:
+            yield n
+        else:
+            for m in n.unit.args:
+                yield from self.memory(m)
+
+    def behind(self, todo: list[Unit], units: Units) -> set[Unit]:
+        """Maps with all that read them and with what leads to nothing else, to where no map reads on; none where they are more
+        than are looked at."""
         behind: set[Unit] = set()
-        todo = [u for n in escaping(units) if prod(n.shape) > prod(lead.shape) for u in self.near.following(n)]
         while todo and len(behind) < REGION:
             u = todo.pop()
-            if u not in behind and u not in units and launches(u) and not (u.gathers or u.piecewise):
-                behind.add(u)
-                todo += u.consumers
+            if u in behind or u in units or u in self.near.claimed or not launches(u) or u.gathers or u.piecewise:
+                continue
+            behind.add(u)
+            todo += u.consumers
+            todo += [p for p in u.producers if behind.issuperset(p.consumers) and not any(n.escapes for n in p.results)]
+        return set() if todo else behind
+
+    def ends(self, behind: set[Unit], units: Units, lead: Node) -> Units:
+        """The region with all these, or as it is."""
         while late := {u for u in behind if not self.near.free_to_follow(u, units | behind)}:
-            behind -= late
+            behind = behind - late
         grown = self.near.close(units | behind)
         before, after = set(escaping(units)), set(escaping(grown))
         idle = any(not n.escapes and all(launches(c) for c in self.near.following(n) if c not in grown) for n in after - before)
-        if todo or not behind or idle or (before - after) & self.wanted or self.parted(grown) or not self.near.convex(grown):
+        if not behind or idle or (before - after) & self.wanted or self.parted(grown) or not self.near.convex(grown):
             return units
         return units if self.verdict(judge.ending, grown, lead) is not None else self.step("follow", grown, units)
 

@@ -195,7 +195,8 @@ class Grower(Following):
                 if best is None or u.index > best.index:
                     best = u
             if best is None:
-                return self.drafted(self.ended(units, lead), lead)
+                units = self.ended(units, lead)
+                return self.drafted(units if self.worth is judge.worth else self.alongside(units, lead), lead)
             grown = self.near.close(units | {best})
             if self.parted(grown) or not self.near.convex(grown) or self.verdict(
                     judge.lead, grown, lead, best) is not None:

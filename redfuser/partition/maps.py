@@ -46,7 +46,7 @@ class Cost:
 
 
 class MapGrower:
-    """Groups of a graph whose cascades are claimed. ``live``: the variables that the outer program computes when the groups
+    """Groups of a graph whose cascades are found. ``live``: the variables that the outer program computes when the groups
     found so far have kernels. ``taken``: those cascades; what they write is read as they write it. ``short``: maps that were
     not looked at for want of work."""
 
@@ -56,10 +56,17 @@ class MapGrower:
         self.graph, self.near, self.work, self.live, self.taken, self.barred = graph, near, work, live, taken, barred
         self.costs: dict[object, Cost] = {} if costs is None else costs
         self.drafts: dict[object, Draft | Reject] = {} if drafts is None else drafts
+        self.fence()
         self.held = held | frozenset(n for d in taken for n in hiding(d.units)) | near.written(lambda u: u.reducing)
         self.held |= {n for u in graph.units for n in tables(u)}
         self.fixed = fixed(graph)
         self.begin()
+
+    def fence(self) -> None:
+        """What cascades have is theirs, but for maps that they compute anew of what the outer program computes all the same."""
+        needed = self.live([])
+        for d in self.taken:
+            self.near.claim(frozenset(u for u in d.units if u.reducing or u.var not in needed))
 
     def begin(self) -> None:
         self.wanted = {n for d in self.taken for n in d.external}
@@ -77,8 +84,7 @@ class MapGrower:
         if more := behind - self.held:
             self.graph.reset()
             self.near.claimed.clear()
-            for d in self.taken:
-                self.near.claim(d.units)
+            self.fence()
             self.held |= more
             self.begin()
             self.groups()

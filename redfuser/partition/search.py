@@ -198,8 +198,6 @@ class Partitioner:
         self.graph.reset()
         near = Around(self.graph)
         taken = [*self.accepted, *self.mapped]
-        for f in taken:
-            near.claim(f.draft.units)
         inputs = {v for f in taken for v in f.outlined.inputs.values()}
         outputs = {v for f in taken for v in f.outlined.outputs.values()}
 

@@ -44,12 +44,13 @@ def _together(joining: Joining, a: Draft, b: Draft) -> Draft | None:
 
 
 def _row(d: Draft) -> set[Node]:
-    """The largest of the tensors that a region without products reads, and what it writes of that size."""
+    """The largest of the tensors that a region without products reads, and what it writes of about that size (of a row with an
+    element more than it uses)."""
     if d.inner or any(i.contraction for i in d.rows):
         return set()
     some = d.loaded()
     size = max((prod(n.shape) for n in some), default=0)
-    return {n for n in (*some, *(s.node for s in d.sinks)) if prod(n.shape) == size}
+    return {n for n in (*some, *(s.node for s in d.sinks)) if 2 * prod(n.shape) > size}
 
 
 def slower(d: Draft, fused: Fused, state: Callable[[Draft], Fused | NotFusable],

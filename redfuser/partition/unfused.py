@@ -27,6 +27,10 @@ from redfuser.partition.values import Instance
 MARGIN = 1.5
 """How far behind a kernel is modelled before it is given up: the model takes some kernels for 1.4 times as slow as they are
 (docs/results/h200-2026-11-26-tuning), and a library has launches and copies that are not counted here."""
+SINGLE = 1.25
+"""The same of products of float32 numbers, which it takes for faster than they are: on one H200, graphs, us, residual codes of
+16 pictures (modelled 1.3 times as slow) 122.5, apart 91.4; linear attention (1.6) 48.5, 37.8; streams that are mixed (1.2)
+39.7, 58.0."""
 LATENCY = 20e-6
 """Seconds below which a library's products are what their launches and walks over the depth take: no roofline has these."""
 
@@ -54,7 +58,8 @@ def slower(d: Draft, fused: Fused, priced: Callable[[Fused], float | NotFusable]
     if (without := apart(d)) is None:
         return None
     found = priced(fused)
-    if not isinstance(found, float) or found <= MARGIN * max(without, LATENCY):
+    singles = all(_whole(i) for i in chain(d.inner, d.rows) if i.contraction) and not again(d)
+    if not isinstance(found, float) or found <= (SINGLE if singles else MARGIN) * max(without, LATENCY):
         return None
     parts = "a kernel that reads what another writes" if again(d) else "a library's products and a kernel between them"
     return NotFusable("RF305", "", f"one kernel is faster than {parts}",
@@ -76,9 +81,13 @@ def _product(d: Draft, i: Instance) -> float:
     """As the program has it: of float32 numbers where it multiplies those, were they halves before or not. No product is done
     before it has walked its depth."""
     m, flops, moved = d.machine, 2.0 * elements(d, i.axes) * d.extents[i.over], operand_bytes(d, i) + _result(d, i)
-    whole = i.node.unit is not None and all(n.dtype == "f32" for n in i.node.unit.args)
     walked = ceil(d.extents[i.over] / m.step) * m.waits * m.latency / m.ahead
     *several, rows, columns = 1, 1, *i.node.shape
-    made = on_cores(m, flops, moved, turns(m, prod(several), rows, columns, d.extents[i.over])) if whole else \
+    made = on_cores(m, flops, moved, turns(m, prod(several), rows, columns, d.extents[i.over])) if _whole(i) else \
         library(m, flops, moved)
     return max(made, walked) + m.kernel
+
+
+def _whole(i: Instance) -> bool:
+    """Does the program multiply float32 numbers?"""
+    return i.node.unit is not None and all(n.dtype == "f32" for n in i.node.unit.args)

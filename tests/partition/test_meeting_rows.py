@@ -26,11 +26,14 @@ ONE: dict[str, Two] = {
     "a divergence, unreduced": lambda a, b: F.kl_div(F.log_softmax(a, -1), F.softmax(b, -1), reduction="none"),
     "of logarithms": lambda a, b: F.kl_div(a.log_softmax(-1), b.log_softmax(-1), reduction="none", log_target=True),
     "two readers of one row's weights": entropies,
+    "a row whose elements are not in the result": lambda a, b: F.layer_norm(a, (65,)) * b.std(-1, keepdim=True),
+    "statistics that are compared": lambda a, b: torch.where(a.norm(dim=-1, keepdim=True) > b.abs().amax(-1, keepdim=True), a, -a),
+    "exponentials over another's maximum": lambda a, b: torch.exp(a - b.amax(-1, keepdim=True)).sum(-1),
     "rows that do not lie side by side": lambda a, b: a.softmax(-1) * a.roll(1, -1).softmax(-1),
 }
 TWO: dict[str, Two] = {
-    "a row whose elements are not in the result": lambda a, b: F.layer_norm(a, (65,)) * b.std(-1, keepdim=True),
     "a row and a column": lambda a, b: a[:, :33].softmax(-1) * b[:, :33].softmax(-2),
+    "a row and the statistics of a column": lambda a, b: a[:, :33].softmax(-1) * b[:, :33].std(-2)[:, None],
 }
 
 

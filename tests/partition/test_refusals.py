@@ -124,11 +124,11 @@ def test_equal_extents_do_not_make_one_axis():
     agrees(f, args, imported, p)
 
 
-def test_a_row_maximum_of_another_tensor_is_no_common_row():
+def test_a_row_maximum_of_a_longer_tensor_is_no_common_row():
     def f(x, y):
         return torch.exp(x - y.amax(-1, keepdim=True)).sum(-1)
 
-    args = (r(I, L), r(I, L))
+    args = (r(I, L), r(I, L + 1))
     _imported, p = partitioned(f, args)
     assert not p.regions and any(n.code == "RF302" for n in p.notes)
 

@@ -211,8 +211,8 @@ def sign_along(d: Decomposition, e: Expr) -> int:
 def of_weights(d: Decomposition, e: Expr) -> bool:
     """Is it a sum of weights of which one is 1 and none is more: a number between 1 and the row's length?"""
     r = d.ranges.reductions.get(e.name) if isinstance(e, Ref) else None
-    return r is not None and r.reducer.kind == "sum" and isinstance(r.expr, Op) and r.expr.name == "exp" and sign_along(
-        d, r.expr.args[0]) < 0
+    return r is not None and r.reducer.kind == "sum" and isinstance(r.expr, Op) and r.expr.name in (
+        "exp", "exp2") and sign_along(d, r.expr.args[0]) < 0
 
 
 def _covered(d: Decomposition, whole: Poly, results: tuple[Mono, ...], conds: Conds) -> bool:

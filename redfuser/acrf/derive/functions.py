@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from redfuser.acrf.derive.bounds import decided, sign_along
+from redfuser.acrf.derive.bounds import decided, of_weights, sign_along
 from redfuser.acrf.derive.decomposition import (
     F1,
     Decomposition,
@@ -23,7 +23,7 @@ from redfuser.acrf.derive.decomposition import (
 )
 from redfuser.acrf.derive.homogeneous import homogeneous
 from redfuser.acrf.expr import Const, Expr, Op, op
-from redfuser.acrf.facts.normal import add, from_poly, number, product, to_poly
+from redfuser.acrf.facts.normal import Poly, add, from_poly, number, product, to_poly
 from redfuser.acrf.state import Condition, Refuse, no_rule, not_separable
 
 
@@ -46,8 +46,21 @@ def exponential(d: Decomposition, e: Op, x: Expr) -> Term:
         return Term((Part("d", e),))
     if not b:
         return Term((Part("x", e),))
+    b, weights = _without_weights(d, e.name, b)
+    if weights:
+        e = Op(e.name, (from_poly(add(a, b), e.dtype),), e.dtype)
     h = Op(e.name, (from_poly(b, e.dtype),), e.dtype)
-    return Term((Part("scaled", e, follows=((h, F1),)),))
+    return Term((Part("scaled", e, follows=((h, F1),)), *weights))
+
+
+def _without_weights(d: Decomposition, name: str, b: Poly) -> tuple[Poly, tuple[Part, ...]]:
+    """``exp(x - m - log t)`` is ``exp(x - m) / t``: a sum of weights is between 1 and the row's length, so that neither factor
+    leaves the range that the product has. Nothing of an exponential that has no other result in it."""
+    log = "log" if name == "exp" else "log2"
+    found = {m: Part("d", x, c) for m, c in b.items() for base, q in m[:1] if len(m) == q == 1 and isinstance(base, Op)
+             and base.name == log and c.denominator == 1 for x in base.args if of_weights(d, x)}
+    rest = {m: c for m, c in b.items() if m not in found}
+    return (rest, tuple(found.values())) if rest else (b, ())
 
 
 def _open_argument(d: Decomposition, x: Expr) -> Expr | None:

@@ -1,4 +1,5 @@
-"""Layouts that TileLang is told: beside products, of rows that threads have for themselves, of rows that a warp has.
+"""Layouts that TileLang is told: beside products, of rows that threads have for themselves, of rows that a warp has, of lines
+of rows that lie side by side.
 
 A fragment that no product fixes TileLang lays out by the widest access to memory that it finds. That is the wrong one where
 that access is none of the row's own (weights that all rows have), and where a row then spans warps that have to meet.
@@ -131,7 +132,7 @@ def _asked(kernel: TileKernel) -> bool:
     asked = (y for s in every(kernel.body) if isinstance(s, Parallel) and len(s.vars) == 2 for a in s.body for x in walk(a.expr)
              if isinstance(x, Op) and x.name == "select" for y in walk(x.args[0])
              if isinstance(y, Load) and y.tensor in params and s.vars[1] in along(y) and s.vars[0] not in along(y))
-    return any(True for _ in asked)
+    return next(asked, None) is not None
 
 
 def _side_by_side(kernel: TileKernel) -> bool:

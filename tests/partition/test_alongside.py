@@ -1,0 +1,114 @@
+"""Maps beside a reduction that read what it reads: one kernel reads it for both, where that is much of what the maps move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from redfuser.acrf.cascade import Reduce
+from redfuser.frontend import import_model
+from redfuser.partition import Partition
+from redfuser.partition.region import Region
+from redfuser.partition.search import Partitioner
+from redfuser.untuned import holds, priced
+from tests.partition.helpers import execute, flat
+
+
+def planned(model: Callable[..., object], *args: Tensor) -> Partition:
+    """For an H200, as its models choose; computed right."""
+    imported = import_model(model, args)
+    p = Partitioner(imported, arch="sm_90a", holds=lambda f: holds(f, "sm_90a"), priced=lambda f: priced(f, "sm_90a")).run()
+    for mine, theirs in zip(execute(imported, p, args), flat(model(*args)), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=2e-5, atol=2e-5)
+    return p
+
+
+def reduced(r: Region) -> list[str]:
+    return [s.reducer.kind for s in r.cascade.stmts if isinstance(s, Reduce)]
+
+
+def lion(p: Tensor, g: Tensor, m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    u = (m * 0.9 + g * 0.1).sign()
+    return p * (1 - 1e-3) - 1e-4 * u, m * 0.99 + g * 0.01, (u * g).sum()
+
+
+def descent(w: Tensor, g: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+    """The other way round: what the maps share with the sum comes last."""
+    return (g * g).sum(-1), 0.9 * m + g
+
+
+def test_what_is_behind_the_row_and_beside_it_is_written_as_it_is_read() -> None:
+    """Three kernels otherwise, which read the gradient three times."""
+    (region,) = planned(lion, *torch.randn(3, 64, 300)).parts
+    assert len(region.outputs) == 3
+
+
+def test_a_map_of_the_row_and_one_more_tensor() -> None:
+    (region,) = planned(descent, *torch.randn(3, 64, 300)).parts
+    assert len(region.outputs) == 2
+
+
+def test_a_map_that_shares_little_stays_by_itself() -> None:
+    """It would read and write for every element of the row ten times what it shares."""
+    def f(near: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        return (near.float() * 2.0).sum(-1), torch.where(near, a.exp(), b.exp())
+
+    p = planned(f, torch.rand(64, 300) > 0.5, *torch.randn(2, 64, 300))
+    assert [len(r.outputs) for r in p.parts] == [1, 1]
+
+
+def test_a_map_that_waits_for_another_reduction_is_left_to_it() -> None:
+    """``x / max|x|`` reads the row whose product with ``y`` is summed, and belongs to the maximum."""
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return (x * y.exp()).sum(0), x / x.abs().amax(-1, keepdim=True)
+
+    p = planned(f, torch.randn(2048, 300), torch.randn(2048, 300))
+    assert [(sorted(reduced(r)), len(r.outputs)) for r in p.parts] == [(["max"], 1), (["sum"], 1)]
+
+
+def test_a_map_that_nobody_takes_whole_is_written_by_nobody() -> None:
+    """Its only reader is a product: what the map makes is read there, and the maps between are one kernel."""
+    def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        return (x * x).sum(-1), torch.tanh(x * 0.5) @ w
+
+    p = planned(f, torch.randn(64, 300), torch.randn(300, 128))
+    assert sum(len(r.outputs) for r in p.parts) == 2
+
+
+def grams(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Two kernels read a product with its maps, of which one computes the maps itself."""
+    d = x @ y.mT + x.square().sum(-1)[:, None] + 1.5
+    k = torch.exp(-d.relu())
+    return k.sum(-1), (k * d.tanh()).sum(0)
+
+
+def test_maps_that_torch_computes_for_one_kernel_and_another_computes_anew_are_a_kernel() -> None:
+    """They were torch's, one by one: a region that computes them anew had claimed them."""
+    args = (torch.randn(1024, 64), torch.randn(1024, 64))
+    p = planned(grams, *args)
+    assert not {op: n for op, n in p.kept.items() if op in ("relax.add", "relax.exp", "relax.tanh")}, p.kept
+
+
+@pytest.mark.parametrize("long", [False, True], ids=["held", "shared out"])
+def test_rows_of_two_tensors_with_statistics_for_the_same_places(long: bool) -> None:
+    """A gradient that is centred and clipped by the norm of what it belongs to: one kernel reads both."""
+    def f(w: Tensor, g: Tensor) -> Tensor:
+        g = g - g.mean(-1, keepdim=True)
+        least, n = w.norm(dim=-1, keepdim=True).clamp(min=1e-3), g.norm(dim=-1, keepdim=True).clamp(min=1e-6)
+        return torch.where(n > 0.01 * least, g * (0.01 * least / n), g)
+
+    shape = (3, 30000) if long else (64, 300)
+    (region,) = planned(f, *torch.randn(2, *shape)).parts
+    assert len(region.inputs) == 2
+
+
+def test_a_row_and_a_column_are_read_apart() -> None:
+    """Their statistics are for the same places, but their elements do not lie alike."""
+    def f(s: Tensor) -> Tensor:
+        return s.logsumexp(-1) + s.logsumexp(-2)
+
+    p = planned(f, torch.randn(96, 96))
+    assert [sorted(reduced(r)) for r in p.parts] == [["max", "sum"]] * 2
