@@ -31,7 +31,8 @@ AGAIN, RECURS = 4, 3
 AT_ONCE = 1 << 24
 """Elements of all draws that are in memory together: some tens of bytes each."""
 LOSSES = 64
-"""A kernel takes other ways than the program to the same number, and may lose so many times as much on them."""
+"""A kernel takes other ways than the program to the same number, and each step may lose so many times as much on them: of the
+square of a difference that is 0 but for rounding, the square of that."""
 NOISE = 4
 """What a kernel may lose of a result that has no right digit, in what single precision may."""
 FAR = 1.7e308
@@ -174,9 +175,9 @@ def _wanted(fused: Fused, given: Mapping[str, Array], exact: Exact, bands: Mappi
 
 
 def _lost(cascade: Cascade, given: Mapping[str, Array], steps: bool, dtype: str) -> dict[str, Array]:
-    found, times = losses(cascade, given, steps, UNIT[dtype]), NOISE if dtype == "f32" else LOSSES
+    found = losses(cascade, given, steps, UNIT[dtype] * (NOISE if dtype == "f32" else LOSSES))
     most = np.inf if dtype == "f64" else UNDECIDED ** 0.5  # noise is what has no right digit, not what has another
-    return {o: times * np.where(np.isfinite(x) & (error < most), error, 0.0) for o, (x, error) in found.items()}
+    return {o: np.where(np.isfinite(x) & (error < most), error, 0.0) for o, (x, error) in found.items()}
 
 
 def _hidden(fused: Fused, given: Mapping[str, Array]) -> dict[str, list[Hidden]]:

@@ -16,7 +16,8 @@ MODULES = ("attention", "grouped", "rows", "losses", "routing", "statistics", "p
            "decoding", "signals", "energies", "integers", "shared", "rays", "points", "pictures", "detections",
            "segmentation", "features", "depths", "recommenders", "rankings", "series", "finance", "beliefs", "tables",
            "survival", "information", "speech", "codecs", "graphs", "voices", "neighbours", "control", "preferences", "science",
-           "biology", "fresh", "short", "uneven", "planes", "once", "states", "behind", "factors", "lines")
+           "biology", "fresh", "short", "uneven", "planes", "once", "states", "behind", "factors", "lines",
+           "alongside")
 
 
 def all_programs() -> list[Program]:
