@@ -11,6 +11,9 @@ and nobody writes it::
 So are products of many small matrices, for which a library starts a tile of its own each (streams that are mixed, points that
 are turned): a sum of few for each result, of what lies beside it.
 
+And so is a sum of two to four coordinates, however few there are of them, whose maps another reduction reads and nobody
+widens: a kernel of boxes and a mean of what they make are one.
+
 A product of few is always written out: no kernel multiplies along a row. And so is a running sum of few elements, of which a
 kernel of scans keeps a tile of 32 (the knots of a spline)::
 
@@ -33,6 +36,8 @@ from redfuser.partition.legalise import spelled
 
 FEW, LARGE = 8, 1 << 20
 """Elements of a sum that is written out, at most, and of what it is a sum of, at least."""
+COORDINATES = 4
+"""Elements of a sum that is written out whatever its size, at most: chosen."""
 BATCH = 256
 """Matrices that are many: chosen; 4096 and 65536 of them were measured (decision 0043)."""
 
@@ -45,6 +50,8 @@ def write_out(graph: Graph) -> None:
             write_scan(u, u.scan)
     for u in graph.units:
         if (s := single(u)) is not None and s.reducer.kind == "prod" and s.dtype in FLOATS and u.extents[s.over] <= FEW:
+            spell(u, s)
+        if s is not None and coordinates(u, s):
             spell(u, s)
     rows = {u: rows_of(u) for u in graph.units if u.reducing and any(large(n) for n in u.nodes)}
     for u in [u for u in rows if few(u)]:
@@ -94,6 +101,16 @@ def few(u: Unit) -> bool:
     return s.reducer.kind == "sum" and s.dtype in FLOATS and u.extents[s.over] <= FEW and all(
         large(n) for n in u.nodes if n.stmt is s) and (
             across or (paired(u) and (len(u.consumers) > 1 or reduced_again(u))) or batched(u, s))
+
+
+def coordinates(u: Unit, s: Reduce) -> bool:
+    """Is it a sum of few coordinates of a small tensor, of which another reduction makes something, and no map a row again? Not
+    of what is about a mean: it is the mean's cascade."""
+    sums = s.reducer.kind == "sum" and s.dtype in FLOATS and u.extents[s.over] <= COORDINATES and not contracts(u)
+    size = max(prod(n.shape) for n in u.results)
+    given = not any(large(n) for n in u.nodes) and not any(n.unit is not None and n.unit.reducing for n in behind(u))
+    return sums and given and reduced_again(u) and all(
+        c.reducing or max(prod(n.shape) for n in c.results) <= size for c in following(u))
 
 
 def reduced_again(u: Unit) -> bool:

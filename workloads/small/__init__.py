@@ -4,13 +4,14 @@ pairs. None was written for what a compiler does; each is one or a few kernels, 
 from __future__ import annotations
 
 from workloads.case import Case
-from workloads.small import behind, factors, lines, losses, mixed, pairs, pictures, sequences, states
+from workloads.small import alongside, behind, factors, lines, losses, mixed, pairs, pictures, sequences, states
 from workloads.small.spec import Program
 
 
 def programs() -> list[Program]:
     """All of them, in order."""
-    return [p for m in (losses, pairs, pictures, sequences, mixed, states, behind, factors, lines) for p in m.PROGRAMS.found]
+    modules = (losses, pairs, pictures, sequences, mixed, states, behind, factors, lines, alongside)
+    return [p for m in modules for p in m.PROGRAMS.found]
 
 
 def cases() -> list[Case]:
