@@ -112,3 +112,22 @@ def test_a_row_and_a_column_are_read_apart() -> None:
 
     p = planned(f, torch.randn(96, 96))
     assert [sorted(reduced(r)) for r in p.parts] == [["max", "sum"]] * 2
+
+
+def test_boxes_and_the_mean_of_what_they_make() -> None:
+    """Sums of two coordinates were kernels, of 512 x 2 numbers: 6.7 us on an H200 (torch.compile 2.6)."""
+    def f(a: Tensor, b: Tensor) -> Tensor:
+        low, high = torch.maximum(a, b), torch.minimum(a + 1, b + 1)
+        return ((high - low).clamp(min=0).prod(-1) - (a - b).square().sum(-1)).mean()
+
+    (region,) = planned(f, torch.rand(512, 2), torch.rand(512, 2)).parts
+    assert [s.reducer.kind for s in region.cascade.stmts if isinstance(s, Reduce)] == ["sum"]
+
+
+def test_coordinates_about_a_mean_are_the_means_cascade() -> None:
+    def f(m: Tensor, x: Tensor) -> Tensor:
+        c = (m[..., None] * x).sum(1, keepdim=True) / m.sum(1)[:, None, None]
+        return (m * (x - c).square().sum(-1)).sum(-1)
+
+    p = planned(f, torch.rand(3, 500) + 0.1, torch.randn(3, 500, 3))
+    assert len(p.parts) == 1

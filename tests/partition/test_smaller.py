@@ -206,6 +206,6 @@ def test_a_sum_beside_a_norm_that_is_fused_is_no_loss():
         h = rms(g, torch.ones(64))
         return rms(x + (e.sum(1) + torch.sigmoid(h @ w) * h), torch.ones(64))
 
-    report = planned(f, (r(24, 64), r(24, 2, 64), r(24, 64), r(64, 1)))
+    report = planned(f, (r(24, 64), r(24, 5, 64), r(24, 64), r(64, 1)))
     assert fused(report) == ["norm", "norm_linear"] and not report.refused
     assert any(n.code == "RF207" for n in report.notes)
