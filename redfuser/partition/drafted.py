@@ -4,6 +4,7 @@ a cascade has a code and the tensor that fails it."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import combinations
 from math import prod
 from typing import Literal
 
@@ -158,6 +159,10 @@ def verdict(units: frozenset[Unit], ev: Evaluator, sinks: list[Sink], extents: d
                 (n.lead or n) is i.node for j in ev.instances.values() for n, _ in j.body.sites)):
             return Reject("RF306", i.node, "one rank of a top-k is read by itself",
                           "the list is one value of the cascade; a reader takes all of its ranks")
+    for a, b in combinations(rows, 2) if not any(i.contraction for i in rows) else ():
+        if not (set(row_axes(a)) <= set(row_axes(b)) or set(row_axes(b)) <= set(row_axes(a))):
+            return Reject("RF302", b.node, "the reductions have other rows",
+                          "one reduces rows, the other one columns: fused, neither could run in parallel")
     common = set.intersection(*(set(row_axes(i)) for i in rows))
     if len(rows) == 1 and rows[0].contraction:  # what a product's left factor does not know is columns
         for i in inner:

@@ -114,7 +114,7 @@ class Following(Joining):
             read = d.loaded()
             size = max((prod(n.shape) for n in read), default=0)
             row = {n for n in read if prod(n.shape) == size}
-            seed = next((u for n in row for u in self.graph.readers(n) if u not in tried | units | self.near.claimed), None)
+            seed = next((u for n in row for u in self.near.following(n) if u not in tried | units | self.near.claimed), None)
             if seed is None:
                 return units
             tried.add(seed)
@@ -126,14 +126,17 @@ class Following(Joining):
                 units = self.ends(behind, units, lead)
 
     def awaited(self, maps: set[Unit], units: Units) -> bool:
-        """Do they need a reduction that is nobody's yet, or do such, and nobody else, read what they make? No product."""
+        """Do they need a reduction that is nobody's yet, of rows as long as theirs, or do such, and nobody else, read what they
+        make? No product."""
         mine = units | self.near.claimed
+        size = max((prod(n.shape) for u in maps for n in u.results), default=0)
+        needed = self.near.members(mask(maps, "ancestors") & self.reducing & ~bits(mine))
 
         def left(n: Node) -> bool:
             out = [c for c in self.graph.readers(n) if c not in maps]
             return bool(out) and not n.escapes and all(c.reducing and not contracts(c) and c not in mine for c in out)
 
-        return bool(mask(maps, "ancestors") & self.reducing & ~bits(mine)) or any(left(n) for u in maps for n in u.results)
+        return any(2 * prod(n.shape) > size for u in needed for n in u.args) or any(left(n) for u in maps for n in u.results)
 
     def memory(self, n: Node) -> Iterator[Node]:
         """The tensors that are read for one: itself, or where it is free to read what it is a view of."""
@@ -147,9 +150,11 @@ class Following(Joining):
         """Maps with all that read them and with what leads to nothing else, to where no map reads on; none where they are more
         than are looked at."""
         behind: set[Unit] = set()
+        own = bits(units)
         while todo and len(behind) < REGION:
             u = todo.pop()
-            if u in behind or u in units or u in self.near.claimed or not launches(u) or u.gathers or u.piecewise:
+            if u in behind or u in units or u in self.near.claimed or not launches(u) or u.gathers or u.piecewise or (
+                    u.descendants & own):
                 continue
             behind.add(u)
             todo += u.consumers

@@ -127,6 +127,14 @@ class Graph:
                 todo += n.unit.args
         return out
 
+    def fixed(self) -> set[Unit]:
+        """What depends on no input of the model: the outer graph computes it once and keeps it."""
+        found: set[Unit] = set()
+        for u in self.units:
+            if all(n.unit in found for n in u.args):
+                found.add(u)
+        return found
+
     def reset(self) -> None:
         """Reachability as it was before regions were fenced off."""
         reach(self.units)

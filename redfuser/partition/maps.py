@@ -59,7 +59,7 @@ class MapGrower:
         self.fence()
         self.held = held | frozenset(n for d in taken for n in hiding(d.units)) | near.written(lambda u: u.reducing)
         self.held |= {n for u in graph.units for n in tables(u)}
-        self.fixed = fixed(graph)
+        self.fixed = graph.fixed()
         self.begin()
 
     def fence(self) -> None:
@@ -294,12 +294,3 @@ class MapGrower:
     def alone(self, u: Unit) -> float:
         """Seconds of an operation as a kernel of torch's: it reads its operands and writes its results."""
         return passes(self.work.machine, sum(n.bytes for n in (*u.args, *u.results)), 1)
-
-
-def fixed(graph: Graph) -> set[Unit]:
-    """What depends on no input of the model: the outer graph computes it once and keeps it."""
-    found: set[Unit] = set()
-    for u in graph.units:
-        if all(n.unit in found for n in u.args):
-            found.add(u)
-    return found

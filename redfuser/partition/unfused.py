@@ -31,6 +31,8 @@ SINGLE = 1.25
 """The same of products of float32 numbers, which it takes for faster than they are: on one H200, graphs, us, residual codes of
 16 pictures (modelled 1.3 times as slow) 122.5, apart 91.4; linear attention (1.6) 48.5, 37.8; streams that are mixed (1.2)
 39.7, 58.0."""
+MUCH = 4.0
+"""The same of reductions without a product, each of which torch writes the row of and reads it: no model is wrong by that."""
 LATENCY = 20e-6
 """Seconds below which a library's products are what their launches and walks over the depth take: no roofline has these."""
 
@@ -56,13 +58,24 @@ def slower(d: Draft, fused: Fused, priced: Callable[[Fused], float | NotFusable]
     """Why the region is cut, if its kernel is modelled far behind a library's products and a kernel between them. A state
     that gets no kernel at all is refused where kernels are made."""
     if (without := apart(d)) is None:
-        return None
+        return far_slower(d, priced(fused))
     found = priced(fused)
     singles = all(_whole(i) for i in chain(d.inner, d.rows) if i.contraction) and not again(d)
     if not isinstance(found, float) or found <= (SINGLE if singles else MARGIN) * max(without, LATENCY):
         return None
     parts = "a kernel that reads what another writes" if again(d) else "a library's products and a kernel between them"
     return NotFusable("RF305", "", f"one kernel is faster than {parts}",
+                      f"modelled {found * 1e6:.0f} us on {d.machine.part}, apart {without * 1e6:.0f} us",
+                      "nothing to change: smaller parts of it are tried")
+
+
+def far_slower(d: Draft, found: float | NotFusable) -> NotFusable | None:
+    """Why a region of reductions alone is cut: its kernel has few blocks, say, of which each walks the whole of a tensor."""
+    rows = sum(2.0 * elements(d, i.axes) * d.extents[i.over] * BYTES[i.node.dtype] for i in (*d.rows, *d.inner))
+    without = passes(d.machine, rows + sum(s.node.bytes for s in d.sinks), len(d.rows) + 1)
+    if not isinstance(found, float) or found <= MUCH * max(without, LATENCY):
+        return None
+    return NotFusable("RF305", "", "one kernel is faster than one for each of its reductions, which torch writes the row of",
                       f"modelled {found * 1e6:.0f} us on {d.machine.part}, apart {without * 1e6:.0f} us",
                       "nothing to change: smaller parts of it are tried")
 

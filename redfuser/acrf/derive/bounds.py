@@ -1,6 +1,7 @@
 """Proved bounds of mixed values along the row: a result that dominates data, an exponent below its maximum.
 
-They show that a clip changes nothing, that a rounding stays in range, and which exponentials their results bound.
+They show that a clip changes nothing (:mod:`.clips`), that a rounding stays in range, and which exponentials their results
+bound.
 """
 
 from __future__ import annotations
@@ -24,46 +25,8 @@ from redfuser.acrf.derive.derivation import Derivation
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, children, map_children, walk
 from redfuser.acrf.facts.guards import unclamped, unguarded
 from redfuser.acrf.facts.normal import Mono, Poly, add, multiply, scale, spread, to_poly
-from redfuser.acrf.state import Condition, Refuse
+from redfuser.acrf.state import Condition
 from redfuser.dtypes import widens
-
-
-def decided(d: Decomposition, e: Op, x: Expr, y: Expr) -> Expr | None:
-    """A clip that a proved bound makes redundant (``min(448 x / max|x|, 448)``)."""
-    for value, limit in ((x, y), (y, x)):
-        v = constant_of(limit)
-        if v is not None:
-            side = sign_along(d, value)
-            if (e.name == "min" and side < 0 <= v) or (e.name == "max" and v <= 0 < side):
-                return value
-            bound = _magnitude(d, value)
-            if bound is not None and ((e.name == "min" and bound <= v) or (e.name == "max" and -bound >= v)):
-                d.conditions.append(Condition(f"abs({value}) <= {bound:g}", "interval",
-                                              f"{e.name}(., {limit}) changes nothing"))
-                return value
-    return None
-
-
-def _magnitude(d: Decomposition, e: Expr) -> float | None:
-    """A proved bound of |e| along the row, or None."""
-    if isinstance(e, Op) and e.name in ("min", "max"):
-        for value, limit in (e.args, e.args[::-1]):
-            v = constant_of(limit)
-            if v is not None and d.scope.kind(value) == "M":
-                inside = _magnitude(d, value)
-                if inside is not None and inside <= abs(v):
-                    return inside
-    try:
-        terms = d.expand(e)
-    except Refuse:
-        return None
-    total = 0.0
-    for t in terms:
-        bound = bound_of(d, t)
-        if bound is None:
-            return None
-        total += bound
-    return total
 
 
 def bound_of(d: Decomposition, t: Term) -> float | None:

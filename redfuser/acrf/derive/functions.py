@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from redfuser.acrf.derive.bounds import decided, of_weights, sign_along
+from redfuser.acrf.derive.bounds import of_weights, sign_along
+from redfuser.acrf.derive.clips import decided
 from redfuser.acrf.derive.decomposition import (
     F1,
     Decomposition,
