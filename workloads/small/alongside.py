@@ -54,3 +54,17 @@ def kept_in_range(x: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
     s = x.abs().flatten(1).amax(-1).clamp(min=1.0)[:, None, None, None]
     x = torch.minimum(torch.maximum(x, -s), s) / s
     return 0.9 * x + 0.43 * e, x.mean((1, 2, 3))
+
+
+@P(In((1024, 32)))
+def kernel_centred(x: Tensor) -> Tensor:
+    """A Gaussian kernel less the means of its rows, of its columns, and of all."""
+    k = torch.exp(-(x.square().sum(-1)[:, None] + x.square().sum(-1) - 2 * x @ x.T) / 32)
+    return k - k.mean(0) - k.mean(1)[:, None] + k.mean()
+
+
+@P(In((4096, 4096), "bf16"), In((16,)))
+def delayed_scale(x: Tensor, history: Tensor) -> tuple[Tensor, Tensor]:
+    """To 8 bits by a scale of the greatest before, and the greatest for the next."""
+    s = 448 / history.abs().amax().clamp(min=1e-3)
+    return (x.float() * s).clamp(-448, 448).to(torch.float8_e4m3fn), x.float().abs().amax()
