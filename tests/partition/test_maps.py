@@ -14,7 +14,7 @@ import redfuser
 from redfuser import outer, pipeline
 from redfuser.frontend import import_model
 from redfuser.partition import Partitioner, partition
-from redfuser.partition.maps import absorbed, fixed, launches, moves
+from redfuser.partition.maps import absorbed, launches, moves
 from redfuser.report import Report
 from tests.partition.helpers import execute, flat
 from tests.seconds import within
@@ -80,7 +80,7 @@ def chains(search: Partitioner) -> list[tuple[str, str]]:
     live = search.graph.live({v for f in found for v in f.outlined.inputs.values()},
                              {v for f in found for v in f.outlined.outputs.values()})
     made = {v for f in found for v in f.outlined.outputs.values()}
-    constant = fixed(search.graph)
+    constant = search.graph.fixed()
     eager = [u for u in search.graph.units if launches(u) and u.var in live and u.var not in made
              and not absorbed(u) and u not in constant]
 

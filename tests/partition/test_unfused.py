@@ -127,7 +127,7 @@ def test_what_was_measured_is_not_cut_for_what_the_model_says(monkeypatch: pytes
                             records=known).partition.parts
 
     whole = found()[0].fused
-    monkeypatch.setattr(pipeline, "priced", lambda fused, arch: 1.0)
+    monkeypatch.setattr(pipeline, "priced", lambda fused, arch: 7e-5)
     key = records.key(whole, "sm_90a")
 
     def stays(fuse: bool) -> bool:
