@@ -133,14 +133,14 @@ def test_coordinates_about_a_mean_are_the_means_cascade() -> None:
     assert len(p.parts) == 1
 
 
-def test_bytes_by_a_scale_of_before_and_the_greatest_for_the_next() -> None:
-    """The scale is of a history of 16: it waits for nothing of the row's size. The row is widened for both."""
+def test_what_a_number_is_still_reduced_for_is_not_made_anew_for_each_element() -> None:
+    """The scale is of a history of 16, whose kernel makes it: one kernel for all took 54 us on an H200, two 39."""
     def f(x: Tensor, history: Tensor) -> tuple[Tensor, Tensor]:
         s = 448 / history.abs().amax().clamp(min=1e-3)
         return (x.float() * s).clamp(-448, 448).half(), x.float().abs().amax()
 
     p = planned(f, torch.randn(1024, 512).bfloat16(), torch.randn(16))
-    assert sorted(len(r.outputs) for r in p.parts) == [1, 2]
+    assert [len(r.outputs) for r in p.parts] == [1, 1, 1]
 
 
 def test_rows_and_columns_that_meet_in_a_map_are_summed_apart() -> None:
