@@ -2,8 +2,8 @@
 
 Two reductions share the r-axis exactly when they read a common tensor at the same position once one axis is renamed to
 the other (``m[i] = max[r] s[i, r]`` and ``t[i] = sum[l] exp(s[i, l] - m[i])`` both read ``s``: ``r`` is ``l``). Extents
-and names play no part; but that rows of two tensors which have their statistics for the same places, and nothing else in
-common, are as long is a row of both. The same test finds the output axis that runs along the row (softmax's own result).
+and names play no part. Rows of two tensors with statistics for the same places, and nothing else in common, are one row where
+they are as long. The same test finds the output axis that runs along the row (softmax's own result).
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Following(Joining):
                 return units
             read = d.loaded()
             size = max((prod(n.shape) for n in read), default=0)
-            row = {n for n in read if prod(n.shape) == size}
+            row = sorted((n for n in read if prod(n.shape) == size), key=lambda n: n.key)
             seed = next((u for n in row for u in self.near.following(n) if u not in tried | units | self.near.claimed), None)
             if seed is None:
                 return units
@@ -121,7 +121,7 @@ class Following(Joining):
             behind = self.behind([seed], units)
             reads = {m for u in behind for n in u.args if n.unit not in behind for m in self.memory(n)}
             writes = {n for u in behind for n in u.results if n.escapes or any(c not in behind for c in u.consumers)}
-            ours = reads & row | {n for n in reads if n.unit in units}
+            ours = reads.intersection(row) | {n for n in reads if n.unit in units}
             if 3 * sum(n.bytes for n in ours) >= sum(n.bytes for n in reads | writes) and not self.awaited(behind, units):
                 units = self.ends(behind, units, lead)
 

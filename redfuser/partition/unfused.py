@@ -33,6 +33,8 @@ SINGLE = 1.25
 39.7, 58.0."""
 MUCH = 4.0
 """The same of reductions without a product, each of which torch writes the row of and reads it: no model is wrong by that."""
+MANY = 1 << 18
+"""Elements of a reduction from which a kernel of few blocks may be that slow."""
 LATENCY = 20e-6
 """Seconds below which a library's products are what their launches and walks over the depth take: no roofline has these."""
 
@@ -58,7 +60,7 @@ def slower(d: Draft, fused: Fused, priced: Callable[[Fused], float | NotFusable]
     """Why the region is cut, if its kernel is modelled far behind a library's products and a kernel between them. A state
     that gets no kernel at all is refused where kernels are made."""
     if (without := apart(d)) is None:
-        return far_slower(d, priced(fused))
+        return far_slower(d, fused, priced)
     found = priced(fused)
     singles = all(_whole(i) for i in chain(d.inner, d.rows) if i.contraction) and not again(d)
     if not isinstance(found, float) or found <= (SINGLE if singles else MARGIN) * max(without, LATENCY):
@@ -69,10 +71,15 @@ def slower(d: Draft, fused: Fused, priced: Callable[[Fused], float | NotFusable]
                       "nothing to change: smaller parts of it are tried")
 
 
-def far_slower(d: Draft, found: float | NotFusable) -> NotFusable | None:
-    """Why a region of reductions alone is cut: its kernel has few blocks, say, of which each walks the whole of a tensor."""
-    rows = sum(2.0 * elements(d, i.axes) * d.extents[i.over] * BYTES[i.node.dtype] for i in (*d.rows, *d.inner))
-    without = passes(d.machine, rows + sum(s.node.bytes for s in d.sinks), len(d.rows) + 1)
+def far_slower(d: Draft, fused: Fused, priced: Callable[[Fused], float | NotFusable]) -> NotFusable | None:
+    """Why a region of reductions alone is cut: its kernel has few blocks, say, of which each walks the whole of a tensor. Asked
+    where there are fewer rows than multiprocessors, and much to reduce."""
+    counts = [elements(d, i.axes) * d.extents[i.over] for i in (*d.rows, *d.inner)]
+    if elements(d, d.p_axes) >= d.machine.sms or max(counts) < MANY:
+        return None
+    moved = sum(2.0 * n * BYTES.get(i.node.dtype, 8) for n, i in zip(counts, (*d.rows, *d.inner), strict=True))
+    without = passes(d.machine, moved + sum(s.node.bytes for s in d.sinks), len(d.rows) + 1)
+    found = priced(fused)
     if not isinstance(found, float) or found <= MUCH * max(without, LATENCY):
         return None
     return NotFusable("RF305", "", "one kernel is faster than one for each of its reductions, which torch writes the row of",

@@ -159,7 +159,7 @@ def test_a_region_that_is_modelled_far_slower_than_its_reductions_is_cut() -> No
     def f(x: Tensor) -> Tensor:
         return x.softmax(-1)
 
-    imported = import_model(f, (torch.randn(64, 300),))
+    imported = import_model(f, (torch.randn(64, 30000),))
     p = Partitioner(imported, arch="sm_90a", holds=lambda f: True, priced=lambda f: 1e-3).run()
     assert not p.regions and {r.reason.code for r in p.refusals} == {"RF305"}
     assert "1000 us" in p.refusals[0].reason.why
