@@ -1,21 +1,22 @@
 """Clips that change nothing: what is clipped is proved to be within the bound, a number or a result of the row.
 
     min(448 x / max |x|, 448)                            448 x / max |x|
-    min(max(x, -s), s)   with s = max(max |x|, 1)   -->   x
+    min(max(x, -s), s)   with s = max(max |x|, 1)   -->   x if s == s else s
 """
 
 from __future__ import annotations
 
 from redfuser.acrf.derive.bounds import bound_of, sign_along
 from redfuser.acrf.derive.decomposition import F1, Decomposition, constant_of
-from redfuser.acrf.expr import Cast, Expr, Op, walk
+from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref
 from redfuser.acrf.facts.normal import from_poly, scale, to_poly
 from redfuser.acrf.state import Condition, Refuse
 from redfuser.dtypes import widens
 
 
 def decided(d: Decomposition, e: Op, x: Expr, y: Expr) -> Expr | None:
-    """A clip that a proved bound makes redundant (``min(448 x / max|x|, 448)``)."""
+    """What a clip leaves that a proved bound makes redundant (``min(448 x / max|x|, 448)``); where the bound is a result, a
+    choice by whether that is a number."""
     for value, limit in ((x, y), (y, x)):
         v = constant_of(limit)
         if v is not None:
@@ -33,19 +34,40 @@ def decided(d: Decomposition, e: Op, x: Expr, y: Expr) -> Expr | None:
 
 
 def _bounded_by(d: Decomposition, name: str, value: Expr, limit: Expr) -> Expr | None:
-    """Data that are clipped at a result which bounds them (``min(max(x, -s), s)`` with ``s = max(max |x|, 1)``), or None. One
-    that was rounded to fewer digits may be less than what it was made of."""
+    """Data that are clipped at a result which bounds them (``min(max(x, -s), s)`` with ``s = max(max |x|, 1)``), where that is
+    a number: NaN of an element that a mask hides is in the bound all the same. None of anything else."""
     if isinstance(value, Op) and value.name in ("min", "max") and d.scope.kind(value) == "M":
-        value = decided(d, value, *value.args) or value
+        value = _data(d, value)
     if d.scope.kind(limit) != "D" or d.scope.kind(value) != "X":
         return None
     whole = d.scope.resolve(limit)
-    rounded = any(isinstance(x, Cast) and not widens(x.arg.dtype, x.dtype) for x in walk(whole))
     bound = whole if name == "min" else from_poly(scale(to_poly(whole), -F1), limit.dtype)
-    if rounded or not d.ranges.dominates(bound, value):
+    if not (_largest(d, bound) and d.ranges.dominates(bound, value)):
         return None
     d.conditions.append(Condition(f"abs({value}) <= {bound}", "interval", f"{name}(., {limit}) changes nothing"))
-    return value
+    return Op("select", (Op("eq", (limit, limit), "bool"), value, limit), value.dtype)
+
+
+def _data(d: Decomposition, e: Op) -> Expr:
+    """A clip without what changes nothing; the bound outside of it asks for a number as well."""
+    inside = decided(d, e, *e.args)
+    return inside.args[1] if isinstance(inside, Op) and inside.name == "select" else e if inside is None else inside
+
+
+def _largest(d: Decomposition, e: Expr) -> bool:
+    """Is it made of extrema without a rounding? A root of a sum of squares is 0 where they vanish, and what was rounded to
+    fewer digits may be less than what it was made of."""
+    match e:
+        case Const():
+            return True
+        case Ref(name=n):
+            r = d.ranges.reductions.get(n)
+            return r is not None and r.reducer.kind in ("max", "min")
+        case Cast(arg=x, dtype=to):
+            return widens(x.dtype, to) and _largest(d, x)
+        case Op(name="max" | "min" | "neg" | "abs", args=args):
+            return all(_largest(d, x) for x in args)
+    return False
 
 
 def _magnitude(d: Decomposition, e: Expr) -> float | None:

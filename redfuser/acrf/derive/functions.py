@@ -176,6 +176,10 @@ def rotation(d: Decomposition, e: Op, x: Expr) -> list[Term]:
 def extremum(d: Decomposition, e: Op, x: Expr, y: Expr) -> list[Term]:
     """max(a, b) = b + max(a - b, 0) with a - b data; max(h a, h b) = h max(a, b) for h >= 0; a proved bound."""
     which = decided(d, e, x, y)
+    if isinstance(which, Op) and which.name == "select":
+        number, inside, bound = which.args
+        return [replace(t, dconds=((number, side), *t.dconds)) for side, x in ((True, inside), (False, bound))
+                for t in d.expand(x)]
     if which is not None:
         return d.expand(which)
     difference = add(to_poly(x), to_poly(y), -1)

@@ -19,6 +19,7 @@ OTHERS = {
     "half the size": ("m[i] = max[l] abs(x[i, l])\n  s[i] = m * 0.5", "max(x[i, l], -s)", "s"),
     "the maximum": ("m[i] = max[l] x[i, l]", "max(x[i, l], -m)", "m"),
     "another row's size": ("m[i] = max[l] abs(z[i, l])", "max(x[i, l], -m)", "m"),
+    "a length, whose squares may vanish": ("q[i] = sum[l] x[i, l] * x[i, l]\n  s[i] = sqrt(q)", "max(x[i, l], -s)", "s"),
     "a size with fewer digits": ("m[i] = max[l] abs(x[i, l])\n  s[i] = f32(bf16(m))", "max(x[i, l], -s)", "s"),
 }
 
@@ -58,3 +59,17 @@ def test_torchs_values() -> None:
     assert len(compiled.report.fused) == 1
     for mine, theirs in zip(compiled(x), kept(x), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("n", [700, 300000], ids=["short", "shared out"])
+def test_a_bound_that_is_no_number_is_seen_by_all(n: int) -> None:
+    """Also where a mask hides the element that is NaN, and where it hides all of a row."""
+    def shown(x: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+        s = x.abs().amax(-1, keepdim=True)
+        return torch.where(keep, torch.minimum(torch.maximum(x, -s), s), 0.0).sum(-1)
+
+    torch.manual_seed(0)
+    x, keep = torch.randn(4, n), torch.rand(4, n) > 0.5
+    compiled = redfuser.compile(shown, (x, keep), target="cpu")
+    x[0, 5], keep[0, 5], x[1, 7], keep[2] = torch.nan, False, torch.inf, False
+    torch.testing.assert_close(compiled(x, keep), shown(x, keep), rtol=1e-4, atol=1e-3, equal_nan=True)
