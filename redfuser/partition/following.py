@@ -22,6 +22,9 @@ from redfuser.partition.permuted import transposes
 from redfuser.partition.sets import Units, bits, free_to_read, mask, small, widens
 from redfuser.partition.work import REGION
 
+SHARED = 3
+"""A part of what maps move that they have in common with a reduction beside them, at least: chosen. A mask that is widened to
+float32, a fifth, made a kernel 42.6 us (modelled) that took 18.8."""
 MEETS = 4
 """Maps behind one reader of a result, at most, to where what the others make of it meets."""
 
@@ -122,7 +125,7 @@ class Following(Joining):
             reads = {m for u in behind for n in u.args if n.unit not in behind for m in self.memory(n)}
             writes = {n for u in behind for n in u.results if n.escapes or any(c not in behind for c in u.consumers)}
             ours = reads.intersection(row) | {n for n in reads if n.unit in units}
-            if 3 * sum(n.bytes for n in ours) >= sum(n.bytes for n in reads | writes) and not self.awaited(behind, units):
+            if SHARED * sum(n.bytes for n in ours) >= sum(n.bytes for n in reads | writes) and not self.awaited(behind, units):
                 units = self.ends(behind, units, lead)
 
     def awaited(self, maps: set[Unit], units: Units) -> bool:

@@ -44,8 +44,8 @@ def _together(joining: Joining, a: Draft, b: Draft) -> Draft | None:
 
 
 def _row(d: Draft) -> set[Node]:
-    """The largest of the tensors that a region without products reads, and what it writes of about that size (of a row with an
-    element more than it uses)."""
+    """The largest of the tensors that a region without products reads, with what is more than half as large, and what it writes
+    of such a size: rows with an element more than another uses."""
     if d.inner or any(i.contraction for i in d.rows):
         return set()
     some = d.loaded()
