@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil, isqrt
 
 from redfuser.acrf.cascade import Let, Reduce
-from redfuser.acrf.expr import BYTES, Const, Expr, Index, Load, Op, children, indices_of, loads_of
+from redfuser.acrf.expr import BYTES, Const, Expr, Index, Load, Op, children, indices_of, loads_of, refs_of
 from redfuser.acrf.state import Fused
 from redfuser.strategies.points import crossed, grid_of, number, plain, points_of, spread, weighed_alike
 from redfuser.strategies.program import Strategy
@@ -91,11 +91,13 @@ def select(fused: Fused, target: Machine | Target | str) -> tuple[Strategy, int]
     m = machine(target)
     cascade = fused.cascade
     extent = number(cascade.extent(cascade.raxis))
-    on_row = any(cascade.raxis in s.axes or (isinstance(s, Reduce) and s.over == cascade.raxis) for s in fused.post)
+    again = any(isinstance(s, Reduce) and s.over == cascade.raxis for s in fused.post)
+    on_row = again or any(cascade.raxis in s.axes for s in fused.post)
     beside = _beside(fused) if m.processors > 1 else 0
     picks = m.processors > 1 and any(len(a.names) > 1 for a in fused.state.accumulators)
     whole = picks and not (beside and extent > PICKED)  # tiles pick the best of a whole row
-    if (whole or (on_row and not (beside and extent > APART))) and _row_bytes(fused) * extent <= m.row_bytes:
+    room = m.row_bytes * (2 if again and m.processors > 1 else 1)
+    if (whole or (on_row and not (beside and extent > APART))) and _row_bytes(fused) * extent <= room:
         return "single" if m.processors > 1 and extent > ALIKE and weighed_alike(fused) else "resident", 1
     blocks = _blocks(fused, m)
     if beside:
@@ -168,14 +170,18 @@ def _varies(index: Expr, raxis: str) -> bool:
 
 
 def _row_bytes(fused: Fused) -> int:
-    """Bytes one element of the r-axis keeps on chip: loads that vary along the row and producers held for ``post``. A group's
-    own numbers (``w[l // 4096]``) are few."""
-    cascade = fused.cascade
-    exprs = [s.expr for s in (*fused.producers, *fused.post)] + [a.contribution for a in fused.state.accumulators]
+    """Bytes one element of the r-axis keeps on chip: what states and ``post`` read along the row, loads and producers. Not what
+    only producers read, which is gone once these are computed, nor what all rows have (weights) and what a group has
+    (``w[l // 4096]``), which are read where they are needed."""
+    products = [p.expr for p in fused.producers if isinstance(p, Reduce)]
+    exprs = [a.contribution for a in fused.state.accumulators] + [s.expr for s in fused.post] + products
     points = weighed_alike(fused)
+    alone = all(number(fused.cascade.extent(a)) == 1 for a in grid_of(fused))
     held = {(x.tensor, x.indices): BYTES[x.dtype] * spread(fused, indices_of(x) - points)
-            for e in exprs for x in loads_of(e) if any(_varies(i, cascade.raxis) for i in x.indices)}
-    kept = [4 * spread(fused, frozenset(p.axes) - points) for p in fused.producers]
+            for e in exprs for x in loads_of(e) if any(_varies(i, fused.cascade.raxis) for i in x.indices)
+            and (alone or indices_of(x) - {fused.cascade.raxis})}
+    read = {r for e in exprs for r in refs_of(e)}
+    kept = [4 * spread(fused, frozenset(p.axes) - points) for p in fused.producers if read.intersection(p.names)]
     return sum(held.values()) + sum(kept)
 
 

@@ -12,7 +12,7 @@ from redfuser.acrf.state import Fused
 from redfuser.acrf.text import parse_cascade
 from redfuser.codegen.tilelang import print_program
 from redfuser.strategies import alone, realise
-from redfuser.strategies.select import on_chip
+from redfuser.strategies.select import on_chip, select
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, configs, tensorize
 from redfuser.tensorize.walks import quickest, seconds
@@ -77,28 +77,84 @@ def test_a_row_of_768_is_a_warps() -> None:
     assert all(c.threads >= lanes for c in found if c.segment == 768)
 
 
-def test_a_groups_weights_are_no_bytes_of_its_row() -> None:
-    """32 KB, and as much for each weight that varies along the row: of a group's there are sixteen numbers."""
-    def norm(weight: str) -> Fused:
-        fused = fuse(parse_cascade(f"""cascade norm(x: f16[512, 16384], w: f16[16384]) over l
+@pytest.mark.parametrize("weight, held", [
+    ("w[l]", True), ("w[l // 1024]", True), ("w[l % 1024]", True), ("v[i, l // 1024]", True),
+    ("v[i, l]", False), ("v[i, l % 1024]", False), ("v[i, l // 2]", False)])
+def test_what_all_rows_have_is_no_bytes_of_one(weight: str, held: bool) -> None:
+    """48 KB, and as much for each weight of a row's own: of a group's there are sixteen numbers, and what all rows have is
+    read where it is needed."""
+    norm = fuse(parse_cascade(f"""cascade norm(x: f16[512, 24576], w: f16[24576], v: f16[512, 24576]) over l
   t[i] = sum[l] f32(x[i, l]) * f32(x[i, l])
-  y[i, l] = f16(f32(x[i, l]) * rsqrt(t) * f32(w[{weight}]) * f32(w[{weight} + 1]))
+  y[i, l] = f16(f32(x[i, l]) * rsqrt(t) * f32({weight}))
+  return y
+"""))
+    assert isinstance(norm, Fused) and on_chip(norm, H200) == held
+
+
+def test_what_only_producers_read_is_no_bytes_of_a_row() -> None:
+    """A sum of two rows that is normalised: 4 bytes an element, in which both rows are."""
+    def norm(of: str) -> Fused:
+        fused = fuse(parse_cascade(f"""cascade norm(x: f32[512, 12288], r: f32[512, 12288]) over l
+  p[i, l] = x[i, l] + r[i, l]
+  t[i] = sum[l] p * p
+  y[i, l] = {of} * rsqrt(t)
   return y
 """))
         assert isinstance(fused, Fused)
         return fused
 
-    assert on_chip(norm("l // 1024"), H200)
-    assert not any(on_chip(norm(each), H200) for each in ("l", "l % 1024", "l // 2"))
+    assert on_chip(norm("p"), H200) and not on_chip(norm("(p + r[i, l])"), H200)
+
+
+def test_few_rows_are_held_where_the_model_says_so_by_a_distance() -> None:
+    """Most multiprocessors have none of 16 rows; of parts of them all have one."""
+    few = fuse(parse_cascade("""cascade tempered(x: f16[16, 32000], z: f32[16]) over l
+  p[i, l] = f32(x[i, l]) / z[i]
+  m[i] = max[l] p
+  t[i] = sum[l] exp(p - m)
+  y[i, l] = exp(p - m) / t
+  return y
+"""))
+    assert isinstance(few, Fused) and on_chip(few, H200, 2 * H200.registers)
+    parts, held = untuned(few, "sm_90a")[1], realise(few, "resident")
+    assert parts.strategy == "multi" and (seconds(held, H200) or 0.0) < (seconds(parts, H200) or 0.0) < 1.1 * (seconds(held, H200) or 0.0)
+
+
+def test_a_row_whose_reductions_wait_is_held_up_to_twice_as_long() -> None:
+    """There is no other way: parts of it merge to nothing."""
+    def of(n: int) -> str:
+        final = fuse(parse_cascade(f"cascade mean(x: f32[64, {n}]) over l\n  m[i] = max[l] abs(x[i, l])\n"
+                                   "  t[i] = sum[l] x[i, l] / m\n  return t\n"), "preserve", "final")
+        assert isinstance(final, Fused) and final.post
+        return select(final, H200)[0]
+
+    assert [of(n) for n in (16384, 32768, 32769)] == ["resident", "resident", "multi"]
 
 
 def test_a_row_on_chip_leaves_room_for_a_second_block() -> None:
-    """Two blocks of 512 threads that have 32 registers of a row each: 64 registers, where the compiler would take 80."""
-    def printed(n: int) -> str:
+    """Two blocks of 512 threads that have 32 registers of a row each: 64 registers, where the compiler would take 80. Of
+    smaller blocks two have room in any case, up to 128 registers."""
+    def printed(n: int, threads: int = 512) -> str:
         program = realise(examples.softmax(9, n, "f16"), "resident")
-        return print_program(tensorize(program, TileConfig(1, n, 512, 0), H200))
+        return print_program(tensorize(program, TileConfig(1, n, threads, 0), H200))
 
-    assert "annotate_min_blocks_per_sm(2)" in printed(32768) and "min_blocks" not in printed(8192)
+    assert all("annotate_min_blocks_per_sm(2)" in printed(n) for n in (32768, 24576))
+    assert "min_blocks" not in printed(8192, 256) and "min_blocks" not in printed(32768, 1024)
+
+
+def test_weights_are_asked_for_early_where_two_blocks_have_room() -> None:
+    """With weights in registers from before the sums a block of 512 threads would have a multiprocessor to itself."""
+    def printed(n: int) -> str:
+        norm = fuse(parse_cascade(f"""cascade norm(x: bf16[96, {n}], r: bf16[96, {n}], w: bf16[{n}], b: bf16[{n}]) over l
+  p[i, l] = x[i, l] + r[i, l]
+  t[i] = sum[l] f32(p) * f32(p)
+  y[i, l] = bf16(f32(p) * rsqrt(t) * f32(w[l]) + f32(b[l]))
+  return y
+"""))
+        assert isinstance(norm, Fused)
+        return print_program(tensorize(realise(norm, "resident"), TileConfig(1, n, 512, 0), H200))
+
+    assert "w_early" in printed(8192) and "w_early" not in printed(12288)
 
 
 @pytest.mark.parametrize("splits, columns, rows, turns", [(16, 512, 1, 16), (40, 512, 1, 32), (3, 512, 1, 0), (16, 64, 4, 16)])

@@ -50,15 +50,26 @@ def together(kernel: TileKernel) -> int:
     """Blocks of a row on chip each that the compiler is told to leave room for: the row in its own type, and what is computed
     of an element at a time. By itself it computes all elements side by side: a softmax of 32768 in 512 threads had 80 registers
     and a multiprocessor to itself, 88.6 us for 2048 rows on an H200; with 64 and two blocks, none of it in memory, 69.0."""
+    several = any(len(b.shape) > 1 and b.shape[0] > 1 for b in kernel.buffers)
+    if several or any(isinstance(s, (For, Gemm, Roles)) for s in kernel.body):
+        return 1
+    if _of_a_row(kernel) < ROW:  # two such blocks fit in any case, but of the larger ones
+        return min(2, max(1, abreast(kernel))) if 2 * kernel.threads * (ROW + BESIDE) >= REGISTERS else 1
+    return max(1, abreast(kernel))
+
+
+def abreast(kernel: TileKernel) -> int:
+    """Blocks of a row each whose registers a multiprocessor has."""
+    wide = sum(prod(b.shape) for b in kernel.buffers if b.name in rounded(kernel)) // kernel.threads
+    return REGISTERS // (kernel.threads * (_of_a_row(kernel) + wide + BESIDE))  # never more than 1024 threads
+
+
+def _of_a_row(kernel: TileKernel) -> int:
+    """Registers of a thread in which a row waits that came from memory."""
     given = {p.name for p in kernel.params}
     row = {n for s in kernel.body if isinstance(s, (Copy, Parallel)) and reads(s) <= given for n in writes(s)}
     held = sum(prod(b.shape) * BYTES[b.dtype] for b in kernel.buffers if b.name in row and b.scope == "fragment")
-    held //= 4 * kernel.threads
-    wide = sum(prod(b.shape) for b in kernel.buffers if b.name in rounded(kernel)) // kernel.threads
-    several = any(len(b.shape) > 1 and b.shape[0] > 1 for b in kernel.buffers)
-    if held < ROW or several or any(isinstance(s, (For, Gemm, Roles)) for s in kernel.body):
-        return 1
-    return max(1, REGISTERS // (kernel.threads * (held + wide + BESIDE)))  # never more than 1024 threads
+    return held // (4 * kernel.threads)
 
 
 def rounded(kernel: TileKernel) -> frozenset[str]:
