@@ -240,13 +240,16 @@ class Drafter:
                 if (bare and a not in needed) or not any(isinstance(x, Op) for x in seen):
                     continue
                 if (k := best_split(self.extents, a, seen)) is not None:
-                    hi, lo = f"{a}q{self.splits}", f"{a}m{self.splits}"
-                    self.splits += 1
-                    self.extents[hi], self.extents[lo] = self.extents[a] // k, k
-                    whole = Op("add", (Op("mul", (Index(hi), i64(k)), "i64"), Index(lo)), "i64")
-                    self.substitute(sinks, {a: whole})
+                    self.part(a, k, sinks)
                     return True
         return False
+
+    def part(self, a: str, k: int, sinks: list[Sink]) -> None:
+        """An axis becomes two, the faster one with ``k`` places."""
+        hi, lo = f"{a}q{self.splits}", f"{a}m{self.splits}"
+        self.splits += 1
+        self.extents[hi], self.extents[lo] = self.extents[a] // k, k
+        self.substitute(sinks, {a: Op("add", (Op("mul", (Index(hi), i64(k)), "i64"), Index(lo)), "i64")})
 
     def align(self, sink: Sink, done: list[Sink]) -> None:
         """Express a further result in the axes of the first one, through a tensor that both read."""

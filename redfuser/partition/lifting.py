@@ -274,6 +274,14 @@ def tables(u: Unit) -> set[Node]:
     return {u.buffers[x.tensor] for x in reads if isinstance(x, Load) and by_data(x.indices)}
 
 
+def lies(n: Node) -> Node:
+    """The tensor behind permuted views of one: its elements are at the same places, by other axes."""
+    while n.unit is not None and len(n.unit.nodes) == 1 and n.stmt is not None and isinstance(x := n.stmt.expr, Load) and all(
+            isinstance(i, Index) for i in x.indices) and len(set(x.indices)) == len(x.indices):
+        n = n.unit.args[0]
+    return n
+
+
 def _joins(e: Expr) -> bool:
     """A choice between tensors by position (a concatenation): cheaper as a copy than inside a loop."""
     if not (isinstance(e, Op) and e.name == "select"):

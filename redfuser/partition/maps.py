@@ -22,7 +22,7 @@ from redfuser.partition.around import Around
 from redfuser.partition.drafted import Draft, Reject, Step
 from redfuser.partition.epilogue import absorbed, accumulated, launches, moves
 from redfuser.partition.graph import Graph, Node, Unit
-from redfuser.partition.lifting import tables
+from redfuser.partition.lifting import lies, tables
 from redfuser.partition.lone import LEAST, pays, replaced, turned
 from redfuser.partition.map_draft import map_draft
 from redfuser.partition.permuted import permuted
@@ -58,7 +58,7 @@ class MapGrower:
         self.drafts: dict[object, Draft | Reject] = {} if drafts is None else drafts
         self.fence()
         self.held = held | frozenset(n for d in taken for n in hiding(d.units)) | near.written(lambda u: u.reducing)
-        self.held |= {n for u in graph.units for n in tables(u)}
+        self.held |= {lies(n) for u in graph.units for n in tables(u)}
         self.fixed = graph.fixed()
         self.begin()
 

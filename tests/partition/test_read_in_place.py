@@ -66,3 +66,57 @@ def test_negative_positions_are_wrapped_by_one_kernel() -> None:
     imported, found = partitioned(lambda x, at: x[at] * 2, (x, at))
     assert len(found.maps) == 1 and "select(" in str(found.maps[0].cascade)
     torch.testing.assert_close(execute(imported, found, (x, at))[0], x[at] * 2)
+
+
+def crossed(u: Tensor, v: Tensor) -> Tensor:
+    return torch.linalg.cross(u[..., :3], v[..., 1:4]) * 2 + v[..., :3]
+
+
+def rolled(u: Tensor, v: Tensor) -> Tensor:
+    return (u.unflatten(2, (8, 8)).roll((3, 1), (2, 3)).flatten(2) + v).tanh()
+
+
+def replicated(u: Tensor, v: Tensor) -> Tensor:
+    """Channels come last, and steps are repeated at both ends."""
+    return F.pad(u.transpose(1, 2), (2, 2), mode="replicate").abs() + 1
+
+
+def gated_heads(u: Tensor, v: Tensor) -> Tensor:
+    """Heads become a row beside a gate of the row."""
+    return u.unflatten(1, (2, 6)).transpose(1, 2).reshape(5, 6, 128) * v.reshape(5, 6, 128).sigmoid()
+
+
+def channels_apart(u: Tensor, v: Tensor) -> Tensor:
+    return u.transpose(1, 2).reshape(-1, 12) * v.reshape(-1, 12).tanh()
+
+
+@pytest.mark.parametrize("program", [crossed, rolled, replicated, gated_heads, channels_apart])
+def test_inputs_are_read_where_they_lie(program: Callable[..., Tensor]) -> None:
+    """torch copies what it takes at computed places, and what is permuted before axes are joined."""
+    args = torch.randn(2, 5, 12, 64).unbind()
+    imported, found = partitioned(program, args)
+    assert len(found.maps) == 1
+    text = outer.emit(imported, found.maps, {r.name: "k" for r in found.maps}).source
+    assert not [a for a in ("index_select", "transpose(", "roll(", "[:, :") if a in text], text
+    torch.testing.assert_close(execute(imported, found, args)[0], program(*args))
+
+
+def small_heads(u: Tensor, v: Tensor) -> Tensor:
+    return u.unflatten(2, (8, 8)).transpose(1, 2).reshape(5, 8, 96) * v.sigmoid()
+
+
+def odd_channels(u: Tensor, v: Tensor) -> Tensor:
+    return u.transpose(1, 2).reshape(-1, 12) * v.tanh()
+
+
+@pytest.mark.parametrize("program, u, v", [(small_heads, (5, 12, 64), (5, 8, 96)), (odd_channels, (5, 12, 21), (105, 12))])
+def test_few_elements_that_lie_together_are_laid_out_first(program: Callable[..., Tensor], u: tuple[int, ...],
+                                                           v: tuple[int, ...]) -> None:
+    """Eight of them with the rest of the row elsewhere, or lines that begin anywhere: a copy of torch's is a kernel more, and
+    each is as fast as memory."""
+    args = torch.randn(u), torch.randn(v)
+    imported, found = partitioned(program, args)
+    assert len(found.maps) == 1
+    text = outer.emit(imported, found.maps, {r.name: "k" for r in found.maps}).source
+    assert "transpose(" in text
+    torch.testing.assert_close(execute(imported, found, args)[0], program(*args))
