@@ -37,8 +37,8 @@ which it does not walk one that it could hold. On an H200 128 rows of 8192, vari
 of 8192, log-sum-exp, 38.5 and 33.7."""
 HELD = 0.87
 """What a long row held on chip takes of what the model says beside a walk: 1024 rows of 8192 numbers of float32 10.1 us, walked
-10.3 (modelled 11.7 and 11.0), sums of sums of 4096 such rows 32.6 and 34.6. Not of fewer rows than multiprocessors, some of
-which have none: softmax of 64 rows of 32000 16.8 held and 12.3 in parts (18.6 and 18.0), three sums of 64 rows of 16384 5.9
+10.3 (modelled 11.7 and 11.0), sums of sums of 4096 such rows 32.6 and 34.6. Not of so few rows that many multiprocessors have
+none: softmax of 64 rows of 32000 16.8 held and 12.3 in parts (18.6 and 18.0), three sums of 64 rows of 16384 5.9
 and 4.5 (9.4 and 9.6)."""
 AGAIN = 0.94
 """What a row that is read twice by the only block of a multiprocessor takes of what the model says, beside one that many blocks
@@ -77,7 +77,8 @@ def _others(fused: Fused, rows: int, program: Program, target: Target) -> Iterat
         return
     few, cuda, held = 2 * rows < target.sms, target.kind == "cuda", on_chip(fused, target)
     if on_chip(fused, target, 2 * target.registers) if cuda else held:  # half of the registers' bytes
-        yield realise(fused, "resident"), ROWS_TIE if rows < target.sms else HELD if extent >= LEAST else 1.0
+        filled = rows >= EVEN * target.sms
+        yield realise(fused, "resident"), 1.0 if extent < LEAST else HELD if filled else ROWS_TIE
     if cuda and not few and not (held and extent <= SHORT * ALL and rows <= SHORT * target.sms):
         whole = realise(fused, "multi", ALL)
         if whole.kernels[2:]:
