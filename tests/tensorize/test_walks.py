@@ -15,7 +15,8 @@ from redfuser.strategies import alone, realise
 from redfuser.strategies.select import on_chip, select
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, configs, tensorize
-from redfuser.tensorize.walks import quickest, seconds
+from redfuser.tensorize.ranked import ROWS_TIE
+from redfuser.tensorize.walks import HELD, _others, quickest, seconds
 from redfuser.untuned import untuned
 from tests import fused_examples as examples
 
@@ -118,6 +119,14 @@ def test_few_rows_are_held_where_the_model_says_so_by_a_distance() -> None:
     assert isinstance(few, Fused) and on_chip(few, H200, 2 * H200.registers)
     parts, held = untuned(few, "sm_90a")[1], realise(few, "resident")
     assert parts.strategy == "multi" and (seconds(held, H200) or 0.0) < (seconds(parts, H200) or 0.0) < 1.1 * (seconds(held, H200) or 0.0)
+
+
+@pytest.mark.parametrize("rows, n, counts", [(12, 257, 1.0), (2000, 257, 1.0), (64, 16384, ROWS_TIE), (128, 16384, HELD)])
+def test_what_a_held_row_counts_for(rows: int, n: int, counts: float) -> None:
+    """Short rows nothing in particular; long ones something where nearly all of 132 multiprocessors have one."""
+    fused = examples.variance(rows, n)
+    ways = {way.strategy: distance for way, distance in _others(fused, rows, realise(fused, "single"), H200)}
+    assert ways["resident"] == counts
 
 
 def test_a_row_whose_reductions_wait_is_held_up_to_twice_as_long() -> None:
