@@ -46,9 +46,14 @@ class Dialect:
                 for name, (result, given, body) in self.prelude.items() if name in called]
 
 
+FLOOR_MOD = "float r = fmodf(x, y); return (r < 0.0f && y > 0.0f) || (r > 0.0f && y < 0.0f) ? r + y : r;"
+
+
 def _floats(bodies: Mapping[str, str]) -> dict[str, tuple[str, str, str]]:
-    given = {**dict.fromkeys(("max_nan", "min_nan", "sub_rn"), "float x, float y"), "quotient": "float x, float y, float z"}
-    return {name: ("float", given.get(name, "float x"), body) for name, body in bodies.items()}
+    two = ("max_nan", "min_nan", "sub_rn", "floor_mod")
+    given = {**dict.fromkeys(two, "float x, float y"), "quotient": "float x, float y, float z"}
+    written = {**bodies, "floor_mod": FLOOR_MOD}
+    return {name: ("float", given.get(name, "float x"), body) for name, body in written.items()}
 
 
 CUDA = Dialect("import tilelang.language as T", {**_floats({

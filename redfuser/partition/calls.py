@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from redfuser.acrf.expr import FLOATS, Cast, Expr, f32, op
 from redfuser.acrf.lift_expr import Unliftable
-from redfuser.partition import curves
+from redfuser.partition import curves, special
 
 NEAR = (-0.25, 0.5)
 """Where ``log(1 + x)`` is a polynomial: beyond, the rounding of the sum is no more than a few of the logarithm's own."""
@@ -88,6 +88,10 @@ MEANINGS = {
     "aten.fmax.default": Meaning(2, _one_that_is_a_f32("max"), exact=True),
     "aten.fmin.default": Meaning(2, _one_that_is_a_f32("min"), exact=True),
     **{f"aten.{name}.default": Meaning(1, f) for name, f in curves.inverses(log1p).items()},
+    **{f"aten.{f.__name__}.default": Meaning(1, f) for f in (
+        special.erfc, special.erfinv, special.lgamma, special.digamma)},
+    **{f"aten.{f.__name__}.default": Meaning(2, f) for f in (special.atan2, special.hypot, special.floor_divide)},
+    **{f"aten.{f.__name__}.Tensor": Meaning(2, f) for f in (special.remainder, special.fmod)},
     **{f"relax.{f.__name__}": Meaning(1, f) for f in (
         curves.tan, curves.sinh, curves.cosh, curves.atan, curves.asin, curves.acos)},
 }

@@ -18,6 +18,7 @@ from redfuser.acrf.cascade import Axis, Let, Reduce, Reducer, Stmt, Tensor
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, f32, op
 from redfuser.acrf.lift import Lifted
 from redfuser.acrf.lift_expr import Unliftable, short_dtype, static
+from redfuser.acrf.repeated import in_steps
 from redfuser.partition import calls
 from redfuser.tvm_compat import TensorStructInfo, relax
 
@@ -286,7 +287,7 @@ def _meant(target: str, call: Any, given: list[Any], params: list[Tensor], where
         raise Unliftable(target)
     names, axes, shape = result_axes(call)
     out = meaning(*(operand_of(a, params, where, names, shape) for a in given), dtype=short_dtype(call.struct_info.dtype))
-    return Lifted(tuple(params), axes, (Let("out", tuple(names), out),), ("out",))
+    return Lifted(tuple(params), axes, in_steps("out", tuple(names), out), ("out",))
 
 
 MODELS: dict[str, Callable[[Any, list[Tensor], Positions], Lifted]] = {

@@ -208,6 +208,8 @@ class Texts:
             whole = FENCE if self.settled else ROUNDED
             texts = [whole.format(dtype=kind, text=t) if isinstance(a, Op) and a.name in ("mul", "pow") else t
                      for t, a in zip(texts, args, strict=True)]
+        if name == "mod" and e.dtype in FLOATS:
+            return self.floor_mod(*texts, kind)
         if name in _INFIX:
             return f"({texts[0]} {_INFIX[name]} {texts[1]})"
         if name == "div":
@@ -232,6 +234,14 @@ class Texts:
         if name in _CALLS:
             return f"{_CALLS[name]}({texts[0]})"
         raise LoweringError("RF430", f"the CPU target cannot compute {name}")
+
+    def floor_mod(self, x: str, y: str, kind: str) -> str:
+        """Of the divisor's sign. C's is exact, whatever the quotient; TVM's own takes a rounded one."""
+        by = self.bind(y, kind)
+        left = self.bind(f'T.call_pure_extern("{kind}", "fmod{"f" if kind == "float32" else ""}", {x}, {by})', kind)
+        zero = f"T.{kind}(0.0)"
+        other = f"T.Or(T.And({left} < {zero}, {by} > {zero}), T.And({left} > {zero}, {by} < {zero}))"
+        return f"T.Select({other}, {left} + {by}, {left})"
 
     def extremum(self, name: str, texts: list[str], args: tuple[Expr, ...], dtype: str) -> str:
         """NaN propagates: ``T.max(a, b)`` gives b when either is NaN, so a constant goes first."""

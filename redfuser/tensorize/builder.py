@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from redfuser.acrf.affine import Affine
 from redfuser.acrf.expr import Expr, Index, Load, Op, Ref, walk
@@ -147,8 +149,7 @@ class Builder:
         """Would ``e``, the value of a block, be written out at length again and again by the blocks of this walk that read it?
         Of what another walk reads, a tile would hold the last segment."""
         kernel, whole = self.at.kernel, self.at.resident or self.at.kernel.spread
-        body, tail = (sum(isinstance(x, Ref) and x.name == b.name for o in blocks for y in o.exprs for x in walk(y))
-                      for blocks in (kernel.body, kernel.tail))
+        body, tail = (_readers(blocks)[b.name] for blocks in (kernel.body, kernel.tail))
         return (whole or (b in kernel.body and not tail)) and (body + tail) * self.length(e) > LONG
 
     def value(self, name: str) -> Value:
@@ -196,3 +197,9 @@ class Builder:
     def emit(self, stmt: TileStmt) -> None:
         """Append to the current scope."""
         self.scope.stmts.append(stmt)
+
+
+@lru_cache(maxsize=16)
+def _readers(blocks: tuple[Block, ...]) -> Counter[str]:
+    """Places at which a walk reads each value."""
+    return Counter(x.name for b in blocks for e in b.exprs for x in walk(e) if isinstance(x, Ref))

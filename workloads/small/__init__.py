@@ -4,13 +4,26 @@ pairs. None was written for what a compiler does; each is one or a few kernels, 
 from __future__ import annotations
 
 from workloads.case import Case
-from workloads.small import alongside, behind, factors, held, lines, losses, mixed, pairs, pictures, sequences, states
+from workloads.small import (
+    alongside,
+    behind,
+    factors,
+    held,
+    lines,
+    losses,
+    mixed,
+    pairs,
+    pictures,
+    sequences,
+    special,
+    states,
+)
 from workloads.small.spec import Program
 
 
 def programs() -> list[Program]:
     """All of them, in order."""
-    modules = (losses, pairs, pictures, sequences, mixed, states, behind, factors, lines, alongside, held)
+    modules = (losses, pairs, pictures, sequences, mixed, states, behind, factors, lines, alongside, held, special)
     return [p for m in modules for p in m.PROGRAMS.found]
 
 

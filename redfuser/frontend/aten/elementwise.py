@@ -108,24 +108,40 @@ def div_mode(c: Context, self: Any, other: Any, rounding_mode: str | None) -> An
 @converts("aten.floor_divide.default", "aten.floor_divide.Scalar")
 def floor_divide(c: Context, self: Any, other: Any) -> Any:
     if c.dtype in FLOATS:
-        return c.in_wide(lambda x: _floored(c, x, other), _divided(c, self, other, "floor division"))
+        if not _whole(other):
+            return _torch_of_two(c, "aten.floor_divide.default", self, other)
+        return c.in_wide(lambda x: _floored(c, x, other), operand(c, self, c.dtype))
     return arithmetic(c, op.floor_divide, self, other)
 
 
 @converts("aten.remainder.Scalar", "aten.remainder.Tensor")
 def remainder(c: Context, self: Any, other: Any) -> Any:
-    if c.dtype in FLOATS:
-        return c.in_wide(lambda x: _left(c, x, other), _divided(c, self, other, "remainder"))
-    return arithmetic(c, op.floor_mod, self, other)
+    if c.dtype not in FLOATS:
+        return arithmetic(c, op.floor_mod, self, other)
+    if _whole(other):
+        return c.in_wide(lambda x: _left(c, x, other), operand(c, self, c.dtype))
+    return _torch_of_two(c, "aten.remainder.Tensor", self, other)
 
 
-def _divided(c: Context, x: Any, by: Any, what: str) -> Any:
-    """The dividend of a floating quotient that is no step: ``by`` is a power of two, so that it is exact (but for subnormal
-    numbers), and what torch makes of its own remainder is what ``floor`` makes of it. Of another number the quotient is
-    rounded, over a step or not, and of a fraction it may be out of range."""
-    if not isinstance(by, int | float) or not 1 <= by <= 2.0 ** 15 or math.frexp(by)[0] != 0.5:
-        raise Decline(f"floating {what}")
-    return operand(c, x, c.dtype)
+@converts("aten.fmod.Scalar", "aten.fmod.Tensor")
+def fmod(c: Context, self: Any, other: Any) -> Any:
+    if c.dtype not in FLOATS:
+        raise Decline("an integer's remainder with the dividend's sign")
+    return _torch_of_two(c, "aten.fmod.Tensor", self, other)
+
+
+def _torch_of_two(c: Context, target: str, self: Any, other: Any) -> Any:
+    """torch's function of two tensors, which a kernel may compute (:mod:`redfuser.partition.calls`)."""
+    operands = [operand(c, x, c.dtype) for x in (self, other)]
+    tensors = [x if isinstance(x, relax.Var) else c.emit(op.full((), x)) for x in operands]
+    return c.call(target, tensors, shape=c.shape, dtype=c.dtype)
+
+
+def _whole(by: Any) -> bool:
+    """A divisor of which a floating quotient is no step: a power of two, so that it is exact (but for subnormal numbers), and
+    what torch makes of its own remainder is what ``floor`` makes of it. Of another number the quotient is rounded, over a
+    step or not, and of a fraction it may be out of range."""
+    return isinstance(by, int | float) and 1 <= by <= 2.0 ** 15 and math.frexp(by)[0] == 0.5
 
 
 def _floored(c: Context, x: Any, by: float) -> Any:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from redfuser.acrf.expr import Const, Expr, Load, Op, Ref, f32, op, walk
+from redfuser.acrf.expr import Const, Expr, Load, Op, Ref, children, f32, op, walk
 from redfuser.strategies.program import Kernel
 from redfuser.tensorize.algebra import FACTORS, fold, linear, rewrite_bottom_up, simplify
 from redfuser.tensorize.rewrite.facts import Facts, Setting, each_value, is_copy, is_value, learn
@@ -67,8 +67,9 @@ def _subtracted(kernel: Kernel, facts: Facts) -> set[Expr]:
     if not any(b.dtype == "f32" for b in blocks if b.name in facts.at.written):
         return set()
     found: set[Expr] = set()
+    known: dict[Expr, frozenset[Expr]] = {}
     for x in (x for b in blocks for e in b.exprs for x in walk(e) if isinstance(x, Op) and x.name in ("add", "sub")):
-        sides = [_exponents(facts, y) for y in x.args]
+        sides = [_exponents(facts, y, known) for y in x.args]
         if all(sides) and (x.name == "sub" or _negated(x.args[0]) != _negated(x.args[1])):
             found |= sides[0] | sides[1]
     return found
@@ -83,15 +84,14 @@ def _negated(e: Expr) -> bool:
     return False
 
 
-def _exponents(facts: Facts, e: Expr) -> set[Expr]:
+def _exponents(facts: Facts, e: Expr, known: dict[Expr, frozenset[Expr]]) -> frozenset[Expr]:
     """Arguments of exponentials that an element is made of, in this statement or in those that it names."""
-    found: set[Expr] = set()
-    for x in walk(e):
-        if isinstance(x, Op) and x.name == "exp":
-            found.add(x.args[0])
-        elif isinstance(x, Ref) and x.name in facts.lets and not facts.per_row(x):
-            found |= _exponents(facts, facts.lets[x.name])
-    return found
+    if e not in known:
+        named = isinstance(e, Ref) and e.name in facts.lets and not facts.per_row(e)
+        parts = (facts.lets[e.name],) if isinstance(e, Ref) and named else children(e)
+        own = e.args if isinstance(e, Op) and e.name == "exp" else ()
+        known[e] = frozenset(own).union(*(_exponents(facts, x, known) for x in parts))
+    return known[e]
 
 
 def _logarithms(kernel: Kernel, facts: Facts) -> set[str] | None:

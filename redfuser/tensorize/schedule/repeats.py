@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.expr import FLOATS, Expr, Index, Load, Op, children, map_children, walk
+from redfuser.acrf.expr import Expr, Index, Load, map_children, walk
 from redfuser.acrf.index import at
+from redfuser.acrf.repeated import repeated
 from redfuser.tensorize.ir.effects import Names
 from redfuser.tensorize.ir.nodes import Assign, For, If, Parallel, TileKernel, TileStmt
 from redfuser.tensorize.ir.parts import Buffer
@@ -65,7 +66,7 @@ class NameRepeats:
             return known[e] if e in known else map_children(e, use)
 
         for a in s.body:
-            for part in _repeated(a.expr) if self.is_long(a.expr) else ():
+            for part in repeated(a.expr) if self.is_long(a.expr) else ():
                 if part in known or not _on_chip(part, s.vars[0], buffers):
                     continue
                 name = declare(f"{a.target}_common", part.dtype, s.extents[0])
@@ -74,22 +75,6 @@ class NameRepeats:
             out.append(replace(a, expr=use(a.expr)))
             known = {e: v for e, v in known.items() if all(x.tensor != a.target for x in walk(e) if isinstance(x, Load))}
         return out
-
-
-def _repeated(e: Expr) -> list[Expr]:
-    """Operations that two different places of ``e`` read, operands first."""
-    readers: dict[Expr, int] = {}
-    order: list[Expr] = []
-
-    def visit(x: Expr) -> None:
-        for y in children(x):
-            readers[y] = readers.get(y, 0) + 1
-            if readers[y] == 1:
-                visit(y)
-        order.append(x)
-
-    visit(e)
-    return [x for x in order if isinstance(x, Op) and x.dtype in FLOATS and readers.get(x, 0) > 1]
 
 
 def _on_chip(e: Expr, row: str, buffers: Container[str]) -> bool:
