@@ -29,16 +29,16 @@ from dataclasses import dataclass
 from operator import is_
 from typing import Union
 
+from redfuser.acrf import functions
 from redfuser.acrf.once import Once, hashed_once
 from redfuser.dtypes import BYTES as BYTES
 from redfuser.dtypes import FLOATS, TABLE
 from redfuser.dtypes import NARROW as NARROW
 
-UNARY = frozenset({"neg", "abs", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf", "floor",
-                   "ceil", "round", "sin", "cos", "not"})
+UNARY = frozenset({"neg", "abs", "floor", "ceil", "round", "not"}) | {n for n, f in functions.TABLE.items() if f.arity == 1}
 BINARY = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "lt": "<", "le": "<=",
           "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "and", "or": "or"}
-FUNCTIONS = frozenset({"pow", "min", "max", "select", "isnan"})
+FUNCTIONS = frozenset({"pow", "min", "max", "select", "isnan"}) | functions.TABLE.keys() - UNARY
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 DTYPES = tuple(TABLE)
 

@@ -13,13 +13,13 @@ from typing import NoReturn
 
 from redfuser.acrf.cascade import Extent, Tensor
 from redfuser.acrf.expr import BINARY, COMPARISONS, DTYPES, FLOATS, Cast, Const, Expr, Index, Load, Op, Ref
+from redfuser.acrf.functions import DEAR
 from redfuser.acrf.source import Source, short
 from redfuser.acrf.tree import Node
 from redfuser.dtypes import TABLE
 
 _LOGIC = frozenset({"and", "or", "not"})
-_FLOAT_ONLY = frozenset({"sqrt", "rsqrt", "exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf", "floor", "ceil",
-                         "round", "sin", "cos", "isnan", "div", "pow"})
+_FLOAT_ONLY = DEAR | {"floor", "ceil", "round", "isnan"}
 
 
 @dataclass

@@ -104,6 +104,9 @@ _SLOPES: dict[str, Callable[..., tuple[Array, ...]]] = {
     "sqrt": lambda y, a: (0.5 / y,), "rsqrt": lambda y, a: (0.5 * y / a,), "exp": lambda y, a: (y,),
     "exp2": lambda y, a: (np.log(2.0) * y,), "log": lambda y, a: (1 / a,), "log2": lambda y, a: (1 / (np.log(2.0) * a),),
     "tanh": lambda y, a: (1 - y * y,), "sigmoid": lambda y, a: (y * (1 - y),),
-    "erf": lambda y, a: (1.13 * np.exp(-a * a),), "floor": lambda y, a: (0 * y,), "ceil": lambda y, a: (0 * y,),
+    **dict.fromkeys(("erf", "erfc"), lambda y, a: (1.13 * np.exp(-a * a),)),
+    "lgamma": lambda y, a: (np.log(np.abs(a) + 1) + 1 / np.abs(a) + 4 / np.abs(np.sin(np.pi * np.minimum(a, 0.5))),),
+    "atan2": lambda y, b, a: (a / (a * a + b * b), b / (a * a + b * b)),
+    "floor": lambda y, a: (0 * y,), "ceil": lambda y, a: (0 * y,),
     "round": lambda y, a: (0 * y,), "sin": lambda y, a: (np.cos(a),), "cos": lambda y, a: (np.sin(a),)}
 """Derivatives of an operation by its arguments, of any sign, from its result and them."""

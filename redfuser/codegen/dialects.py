@@ -46,6 +46,8 @@ class Dialect:
                 for name, (result, given, body) in self.prelude.items() if name in called]
 
 
+BY_NAME = {"erfc": "erfcf", "lgamma": "lgammaf", "atan2": "atan2f", "mod": "floor_mod"}
+"""Functions that TileLang has no spelling of, by C's names."""
 FLOOR_MOD = "float r = fmodf(x, y); return (r < 0.0f && y > 0.0f) || (r > 0.0f && y < 0.0f) ? r + y : r;"
 
 
@@ -75,7 +77,8 @@ CUDA = Dialect("import tilelang.language as T", {**_floats({
     "within_e4m3": "return fabsf(x) > 464.0f ? __int_as_float(0x7fffffff) : x;",
 }), "byte_of_two": ("int", "const unsigned char *at, int odd",
                     "unsigned two = *(const unsigned short *)at; return odd ? two > 255u : two & 255u;"),
-    "divided": DIVIDED, WARPS: ("", "", EXCHANGE), LINES: ("", "", EXCHANGE_LINES), SCAN: ("", "", FUNCTIONS)})
+    "divided": DIVIDED, WARPS: ("", "", EXCHANGE), LINES: ("", "", EXCHANGE_LINES), SCAN: ("", "", FUNCTIONS)},
+    functions=BY_NAME)
 """The approximations are to 2 units in the last place; that called ``small`` has reciprocals below 2^-126, of numbers from
 1 on. ``tanh_approx`` is to 2^-16.5 of its value (measured on an H200 over a quarter of all numbers; promised is 2^-11), and
 taken of what was rounded to half precision alone. ``normal_share`` is ``0.5 + erf(x) * 0.5``: half of ``erfc(|x|)``, or one
@@ -111,7 +114,7 @@ ROCM = Dialect("import tilelang.rocm.language as T", {**_floats({
                 "float a = __uint_as_float(v); if (a != a) return s | 0x7fu; if (a >= 61440.0f) return s | 0x7cu; "
                 "return s | (a < 0x1p-14f ? (unsigned)rintf(a * 65536.0f) : ((v + 0xfffffu + (v >> 21 & 1u)) >> 21) - 448u);"),
 }, "#include <hip/hip_runtime.h>\n#include <type_traits>",
-    {n: f"{n}f" for n in ("exp", "exp2", "log", "log2", "sqrt", "tanh", "erf", "floor", "ceil", "sin", "cos", "pow")}
+    {n: f"{n}f" for n in ("exp", "exp2", "log", "log2", "sqrt", "tanh", "erf", "floor", "ceil", "sin", "cos", "pow")} | BY_NAME
     | {"round": "rintf", "rsqrt": "rsqrt_near", "sigmoid": "sigmoid_near"},
     {**DTYPES, **dict.fromkeys(EIGHT, "uint8")}, True, 2)
 """``v_exp_f32`` and ``v_rcp_f32`` are to 1 unit in the last place and flush as CUDA's do. e4m3 and e5m2 are those of the Open

@@ -143,8 +143,6 @@ class Expressions:
             case Op(name="max" | "min" as n, args=(x, y)) if e.dtype in _FLOATS and e.dtype != "f64":
                 single = self.ours(f"{n}_nan", widened(x), widened(y))
                 return single if e.dtype == "f32" else f'T.cast({single}, "{self.spelled[e.dtype]}")'
-            case Op(name="mod", args=(x, y), dtype="f32" | "f16" | "bf16" as d):
-                return self.by_name("floor_mod", d, (x, y))
             case Op(name="exp2", args=(x,), dtype="f32") if not self.kernel.exact:
                 return self.ours("exp2_approx", x)
             case Op(name="tanh", args=(x,), dtype="f32") if self.behind and computed_half(x):

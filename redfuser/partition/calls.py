@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from redfuser.acrf.expr import FLOATS, Cast, Expr, f32, op
+from redfuser.acrf.functions import TABLE
 from redfuser.acrf.lift_expr import Unliftable
 from redfuser.partition import curves, special
 
@@ -88,9 +90,9 @@ MEANINGS = {
     "aten.fmax.default": Meaning(2, _one_that_is_a_f32("max"), exact=True),
     "aten.fmin.default": Meaning(2, _one_that_is_a_f32("min"), exact=True),
     **{f"aten.{name}.default": Meaning(1, f) for name, f in curves.inverses(log1p).items()},
-    **{f"aten.{f.__name__}.default": Meaning(1, f) for f in (
-        special.erfc, special.erfinv, special.lgamma, special.digamma)},
-    **{f"aten.{f.__name__}.default": Meaning(2, f) for f in (special.atan2, special.hypot, special.floor_divide)},
+    **{f"aten.{name}.default": Meaning(TABLE[name].arity, partial(op, name)) for name in ("erfc", "lgamma", "atan2")},
+    **{f"aten.{f.__name__}.default": Meaning(1, f) for f in (special.erfinv, special.digamma)},
+    **{f"aten.{f.__name__}.default": Meaning(2, f) for f in (special.hypot, special.floor_divide)},
     **{f"aten.{f.__name__}.Tensor": Meaning(2, f) for f in (special.remainder, special.fmod)},
     **{f"relax.{f.__name__}": Meaning(1, f) for f in (
         curves.tan, curves.sinh, curves.cosh, curves.atan, curves.asin, curves.acos)},

@@ -43,13 +43,6 @@ def atan(x: Expr) -> Expr:
     return op("select", over, _signed(far, x), _odd(_ATAN, x))
 
 
-def atan_of_fraction(x: Expr) -> Expr:
-    """Of a number from 0 to 1."""
-    over = op("lt", f32(_EIGHTH), x)
-    angle = _odd(_ATAN, op("select", over, _turned(x), x))
-    return op("select", over, op("add", f32(math.pi / 4), angle), angle)
-
-
 def asin(x: Expr) -> Expr:
     far, p = _arc(x)
     return op("select", far, _signed(op("sub", f32(math.pi / 2), op("mul", p, f32(2.0))), x), p)

@@ -11,6 +11,7 @@ from math import prod
 
 from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.expr import BYTES, Cast, Expr, Index, Load, Op, walk
+from redfuser.acrf.functions import DEAR
 from redfuser.acrf.index import i64
 from redfuser.partition.draft import Drafter, guarded
 from redfuser.partition.drafted import NOTHING, Draft, R, Reject, Sink, early
@@ -20,8 +21,6 @@ from redfuser.partition.graph import Node, Unit
 from redfuser.partition.positions import axes_in, best_split, by_data, layout, parts
 from redfuser.partition.work import REFERENCE, Work
 
-DEAR = frozenset({"exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf", "sin", "cos", "pow", "sqrt", "rsqrt", "div"})
-"""What is not computed again for every reader."""
 ANEW = 16
 """Operations that a group computes again for an element, at most, because it reads maps of its own at several places: so many
 take as long as writing two bytes and reading them."""

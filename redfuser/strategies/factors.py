@@ -19,10 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from redfuser.acrf.expr import FLOATS, Cast, Expr, Index, Op, Ref, children, map_children, walk
+from redfuser.acrf.functions import DEAR
 from redfuser.strategies.names import fresh
-
-COSTLY = frozenset({"exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf", "sin", "cos", "pow", "sqrt", "rsqrt",
-                    "div"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,4 +107,4 @@ def _arithmetic(e: Expr) -> bool:
 
 def _costly(e: Expr) -> bool:
     """Worth a buffer when it is only used twice on the same axes: a loop over simple arithmetic is not."""
-    return any(isinstance(x, Op) and x.name in COSTLY for x in walk(e))
+    return any(isinstance(x, Op) and x.name in DEAR for x in walk(e))

@@ -18,7 +18,7 @@ def weighed_alike(fused: Fused) -> frozenset[str]:
     point is a row of its own (a mean of the steps that a mask shows, of every channel)."""
     grid = grid_of(fused)
     free = frozenset(x for a in fused.state.accumulators if a.reducer.kind != "topk" for x in a.axes) - grid
-    if any(isinstance(s, Reduce) for s in fused.producers):
+    if any(isinstance(s, Reduce) for s in fused.producers) or free & _joined(fused):
         return frozenset()
     for a in fused.state.accumulators:
         weights = [f for f in _factors(a.contribution) if not any(free & indices_of(x) for x in loads_of(f))]
@@ -33,8 +33,12 @@ def _factors(e: Expr) -> list[Expr]:
 
 def grid_of(fused: Fused) -> set[str]:
     sets = [set(a.axes[:-1] if a.reducer.kind == "topk" else a.axes) for a in fused.state.accumulators]
-    across = {s.over for s in (*fused.state.finalize, *fused.post) if isinstance(s, Reduce)}
-    return set.intersection(*sets) - across if sets else set()
+    return set.intersection(*sets) - _joined(fused) if sets else set()
+
+
+def _joined(fused: Fused) -> set[str]:
+    """Axes along which something is reduced once the row is."""
+    return {s.over for s in (*fused.state.finalize, *fused.post) if isinstance(s, Reduce)}
 
 
 def spread(fused: Fused, axes: frozenset[str]) -> int:

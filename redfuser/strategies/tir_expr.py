@@ -26,7 +26,7 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "lt"
           "eq": "==", "ne": "!="}
 _CALLS = {"sqrt": "T.sqrt", "rsqrt": "T.rsqrt", "exp": "T.exp", "exp2": "T.exp2", "log": "T.log", "log2": "T.log2",
           "floor": "T.floor", "ceil": "T.ceil", "round": "T.nearbyint", "sin": "T.sin", "cos": "T.cos", "abs": "T.abs"}
-_LIBM = frozenset({"tanh", "erf", "pow"})
+_LIBM = frozenset({"tanh", "erf", "pow", "erfc", "lgamma", "atan2"})
 """From the C library: TVM's own approximations of the first two lose digits near 0, and of a power it warns."""
 FENCE = 'T.call_llvm_pure_intrin("{dtype}", "llvm.arithmetic.fence", {text})'
 """A value as it is: LLVM joins a product and what it is taken from, and rounds once, also where the program's own two roundings

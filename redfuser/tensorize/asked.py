@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from redfuser.acrf.expr import BYTES, Cast, Index, Load, Op, Ref, indices_of, walk
+from redfuser.acrf.functions import DEAR
 from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize.algebra import factors
@@ -11,7 +12,7 @@ from redfuser.tensorize.ir.tangents import near
 from redfuser.tensorize.model import operations
 from redfuser.tensorize.precision import kept, unit_roundoff
 
-_COSTLY = ("exp", "tanh", "sigmoid", "erf", "log", "sqrt", "rsqrt", "div", "sin", "cos", "pow", "lt", "le", "gt", "ge")
+_COSTLY = DEAR - {"exp2", "log2"} | {"lt", "le", "gt", "ge"}
 
 
 def between(kernel: Kernel, roles: Roles, target: Target) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from redfuser.acrf.state import Accumulator, Fused
 from redfuser.tensorize.algebra import guard_of, is_const
 
 THROUGH = frozenset({"add", "sub", "mul", "div", "neg", "abs", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh",
-                     "sigmoid", "erf", "sin", "cos", "floor", "ceil", "round", "max", "min"})
+                     "sigmoid", "erf", "erfc", "lgamma", "atan2", "sin", "cos", "floor", "ceil", "round", "max", "min"})
 """Operations whose result is NaN whenever an operand is."""
 
 

@@ -39,7 +39,8 @@ HELD = 0.87
 """What a long row held on chip takes of what the model says beside a walk: 1024 rows of 8192 numbers of float32 10.1 us, walked
 10.3 (modelled 11.7 and 11.0), sums of sums of 4096 such rows 32.6 and 34.6. Not of so few rows that many multiprocessors have
 none: softmax of 64 rows of 32000 16.8 held and 12.3 in parts (18.6 and 18.0), three sums of 64 rows of 16384 5.9
-and 4.5 (9.4 and 9.6)."""
+and 4.5 (9.4 and 9.6). Nor of a row that a multiprocessor holds alone and that is read once in any way: inertia of 1024 rows of
+8192 masses, 128 KB each, 60.7 held and 46.2 by threads (48.3 and 40.7)."""
 AGAIN = 0.94
 """What a row that is read twice by the only block of a multiprocessor takes of what the model says, beside one that many blocks
 walk, and with :data:`BY_THREAD`. Of the ways measured of 21 rows on an H200 (docs/results/h200-2026-11-27-rows), from which it
@@ -78,8 +79,10 @@ def _others(fused: Fused, rows: int, program: Program, target: Target) -> Iterat
     few, cuda, held = 2 * rows < target.sms, target.kind == "cuda", on_chip(fused, target)
     if on_chip(fused, target, 2 * target.registers) if cuda else held:  # half of the registers' bytes
         filled = rows >= EVEN * target.sms
-        yield realise(fused, "resident"), 1.0 if extent < LEAST else HELD if filled else ROWS_TIE
-    if cuda and not few and not (held and extent <= SHORT * ALL and rows <= SHORT * target.sms):
+        alone = cuda and not on_chip(fused, target, target.registers) and not realise(fused, "multi", ALL).kernels[2:]
+        yield realise(fused, "resident"), 1.0 if extent < LEAST or (filled and alone) else HELD if filled else ROWS_TIE
+    ease = extent <= SHORT * ALL and on_chip(fused, target, 4 * SHORT * ALL)
+    if cuda and not few and not (ease and rows <= SHORT * target.sms):
         whole = realise(fused, "multi", ALL)
         if whole.kernels[2:]:
             if not held and any(possible(whole, s) for s in EACH) and rows >= EVEN * target.sms * -(-rows // target.sms):

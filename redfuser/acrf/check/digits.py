@@ -65,6 +65,8 @@ def more_digits(digits: int) -> Iterator[None]:
         context.dps = before
 
 
+_GAMMA = 100
+"""Where the gamma function itself is looked at: its logarithm has none of a negative number's."""
 _KNOWN = 1 << 14
 """Exponentials that are remembered."""
 
@@ -115,6 +117,16 @@ def _digit_ops() -> dict[str, Callable[..., Any]]:
     def mod(a: Any, b: Any) -> Any:
         return a - b * c.floor(a / b) if c.isfinite(a) and c.isfinite(b) and b != 0 else nan
 
+    def lgamma(a: Any) -> Any:
+        if a != a or c.isinf(a):
+            return abs(a)
+        return inf if a <= 0 and c.isint(a) else c.log(abs(c.gamma(a))) if abs(a) < _GAMMA else c.loggamma(a).real
+
+    def atan2(y: Any, x: Any) -> Any:
+        if c.isinf(x) and c.isinf(y):
+            x, y = (c.one if v > 0 else -c.one for v in (x, y))
+        return nan if x != x or y != y else c.zero if y == 0 and x == 0 else c.atan2(y, x)
+
     root = real(c.sqrt, c.zero)
     return {
         "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": div, "pow": power,
@@ -122,6 +134,7 @@ def _digit_ops() -> dict[str, Callable[..., Any]]:
         "max": pick(lambda b, a: b > a), "min": pick(lambda b, a: b < a), "sqrt": root,
         "rsqrt": lambda a: div(c.one, root(a)), "exp": exp, "exp2": lambda a: exp(a * c.ln2),
         "log": real(c.log, c.zero), "log2": real(lambda a: c.log(a) / c.ln2, c.zero), "tanh": c.tanh,
-        "sigmoid": lambda a: div(c.one, c.one + exp(-a)), "erf": c.erf, "floor": whole(c.floor),
+        "sigmoid": lambda a: div(c.one, c.one + exp(-a)), "erf": c.erf, "erfc": c.erfc, "lgamma": lgamma,
+        "atan2": atan2, "floor": whole(c.floor),
         "ceil": whole(c.ceil), "round": whole(c.nint), "sin": lambda a: c.sin(a) if c.isfinite(a) else nan,
         "cos": lambda a: c.cos(a) if c.isfinite(a) else nan, "isnan": lambda a: a != a, **COMPARE}

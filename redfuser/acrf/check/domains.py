@@ -23,6 +23,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401 (names bfloat16 and the 8-bit floats to NumPy)
 import numpy as np
 
+from redfuser.acrf import functions
 from redfuser.dtypes import FLOATS, LARGEST, TABLE
 
 Array = np.ndarray[Any, Any]
@@ -105,7 +106,7 @@ class Arrays(Domain):
 
     def op(self, name: str, args: list[Array], dtype: str) -> Array:
         with np.errstate(all="ignore"):
-            out = _UFUNCS[name](*args)
+            out = UFUNCS[name](*args)
         return out if out.dtype == np.bool_ else self._fit(out, dtype)
 
     def round(self, x: Array, source: str, target: str) -> Array:
@@ -136,17 +137,10 @@ class Arrays(Domain):
         return self._fit(out, dtype)
 
 
-def _elementwise(f: Callable[[float], float]) -> Callable[[Array], Array]:
-    g = np.frompyfunc(f, 1, 1)
-    return lambda x: np.asarray(g(x)).astype(x.dtype)
-
-
-_UFUNCS: dict[str, Callable[..., Array]] = {
+UFUNCS: dict[str, Callable[..., Array]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide, "floordiv": np.floor_divide,
     "mod": np.mod, "pow": np.power, "min": np.minimum, "max": np.maximum, "neg": np.negative, "abs": np.abs,
-    "sqrt": np.sqrt, "rsqrt": lambda x: x.dtype.type(1) / np.sqrt(x), "exp": np.exp, "exp2": np.exp2, "log": np.log,
-    "log2": np.log2, "tanh": np.tanh, "sigmoid": lambda x: x.dtype.type(1) / (x.dtype.type(1) + np.exp(-x)),
-    "erf": _elementwise(math.erf), "floor": np.floor, "ceil": np.ceil, "round": np.rint, "sin": np.sin, "cos": np.cos,
+    **{n: f.array for n, f in functions.TABLE.items()}, "floor": np.floor, "ceil": np.ceil, "round": np.rint,
     "isnan": np.isnan, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
     "ne": np.not_equal}
 

@@ -101,6 +101,14 @@ def _exact_mod(a: Any, b: Any) -> Any:
     return math.nan
 
 
+def _exact_atan2(y: Any, x: Any) -> Any:
+    if y != y or x != x:
+        return math.nan
+    if (y == 0 and x >= 0) or (x == _INF and abs(y) != _INF):
+        return Fraction(0)
+    raise Inexact(f"atan2({y}, {x})")
+
+
 _INF = math.inf
 _exact_sigmoid = _exact_at({Fraction(0): Fraction(1, 2), _INF: Fraction(1), -_INF: Fraction(0)})
 _EXACT: dict[str, Callable[..., Any]] = {
@@ -115,6 +123,9 @@ _EXACT: dict[str, Callable[..., Any]] = {
     "log2": _exact_at({Fraction(1): Fraction(0), Fraction(2): Fraction(1), Fraction(0): -_INF, _INF: _INF}),
     "tanh": _exact_at({Fraction(0): Fraction(0), _INF: Fraction(1), -_INF: Fraction(-1)}), "sigmoid": _exact_sigmoid,
     "erf": _exact_at({Fraction(0): Fraction(0), _INF: Fraction(1), -_INF: Fraction(-1)}),
+    "erfc": _exact_at({Fraction(0): Fraction(1), _INF: Fraction(0), -_INF: Fraction(2)}),
+    "lgamma": _exact_at({Fraction(1): Fraction(0), Fraction(2): Fraction(0), Fraction(0): _INF, _INF: _INF, -_INF: _INF}),
+    "atan2": _exact_atan2,
     "sin": _exact_at({Fraction(0): Fraction(0)}), "cos": _exact_at({Fraction(0): Fraction(1)}),
     "floor": _whole(math.floor), "ceil": _whole(math.ceil), "round": _whole(round),
     "isnan": lambda a: a != a, **COMPARE}

@@ -15,6 +15,7 @@ from itertools import permutations
 import ml_dtypes
 import numpy as np
 
+from redfuser.acrf import functions
 from redfuser.acrf.cascade import Cascade, Reduce
 from redfuser.acrf.check.domains import NUMPY, Array, Domain
 from redfuser.acrf.check.machine import Machine, Source
@@ -26,7 +27,7 @@ TRIAL = "@trial"
 """The axis along which trials stand. No cascade has an axis of that name."""
 PLAIN = ("positive", "normal", "wide", "shifted", "spike", "scores", "gaps", "hidden", "buried", "faint", "deep", "bottom")
 """Distributions of elements: see :func:`_elements`."""
-BOUNDED = COMPARISONS | {"exp", "exp2", "tanh", "sigmoid", "erf", "isnan"}
+BOUNDED = COMPARISONS | {"isnan"} | {n for n, f in functions.TABLE.items() if f.bounded}
 """Operations that make numbers of moderate size of any."""
 DEEP = -(2.0**66)
 """A number whose square is out of range of float32, while that of its last place, by which a weighted mean of such a row may be

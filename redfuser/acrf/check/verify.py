@@ -26,6 +26,7 @@ from functools import partial
 
 import numpy as np
 
+from redfuser.acrf import functions
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.check.claims import Claims
 from redfuser.acrf.check.cuts import Cuts, all_cuts, first_cut, no_cuts, some_cuts
@@ -48,7 +49,6 @@ WHOLE = 4096
 """The longest r-axis of known extent that is evaluated whole in exact numbers; longer ones are in NumPy (stability)."""
 CLAIMED = 64.0
 """The third power of the inputs' scale, where claims are evaluated."""
-_IRRATIONAL = frozenset({"exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt"})
 ENOUGH = 8
 """Violations after which checking stops."""
 LONGER = (9, 24)
@@ -164,7 +164,7 @@ class _Run:
     def on(self, fused: Fused, s: Sample, cuts: Cuts) -> list[str]:
         """The obligations on one sample, in rationals or else in 50 digits."""
         rounding = not fused.certificate.roundings
-        irrational = any(isinstance(x, Op) and x.name in _IRRATIONAL
+        irrational = any(isinstance(x, Op) and x.name in functions.TABLE
                          for stmt in fused.cascade.stmts for x in walk(stmt.expr))
         for precision in ("digits",) if irrational else ("exact", "digits"):
             try:

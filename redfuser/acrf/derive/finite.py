@@ -148,10 +148,13 @@ class Finite:
         return a is not None and a.reducer.kind == "sum" and a.contribution == Const(1.0, a.dtype)
 
 
+_DEFINED = frozenset({"min", "max", "neg", "abs", "tanh", "sigmoid", "erf", "erfc", "exp", "exp2"})
+
+
 def _defined(e: Expr) -> bool:
     """No operation in it makes a NaN of infinities."""
     if isinstance(e, Op):
-        return e.name in ("min", "max", "neg", "abs", "tanh", "sigmoid", "erf", "exp", "exp2") and all(map(_defined, e.args))
+        return e.name in _DEFINED and all(map(_defined, e.args))
     return isinstance(e, (Ref, Const))
 
 

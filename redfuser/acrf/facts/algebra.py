@@ -57,9 +57,10 @@ class Monotone:
 
 MONOTONE: dict[str, Monotone] = {
     "neg": Monotone(-1, True), "exp": Monotone(1, True), "exp2": Monotone(1, True), "tanh": Monotone(1, True),
-    "sigmoid": Monotone(1, True), "erf": Monotone(1, True), "floor": Monotone(1, False), "ceil": Monotone(1, False),
-    "round": Monotone(1, False), "not": Monotone(-1, True), "sqrt": Monotone(1, True, 0.0),
-    "log": Monotone(1, True, 0.0), "log2": Monotone(1, True, 0.0), "rsqrt": Monotone(-1, True, 0.0),
+    "sigmoid": Monotone(1, True), "erf": Monotone(1, True), "erfc": Monotone(-1, True),
+    "floor": Monotone(1, False), "ceil": Monotone(1, False), "round": Monotone(1, False), "not": Monotone(-1, True),
+    "sqrt": Monotone(1, True, 0.0), "log": Monotone(1, True, 0.0), "log2": Monotone(1, True, 0.0),
+    "rsqrt": Monotone(-1, True, 0.0),
 }
 """Maps that commute with ordered reducers. ``strict`` is meant over the reals: rounding may merge neighbours."""
 

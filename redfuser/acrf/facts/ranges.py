@@ -144,6 +144,8 @@ class Ranges:
             case "log" | "log2":
                 f = math.log if e.name == "log" else math.log2
                 return Interval(_safe(f, a[0].lo, -INF) if a[0].lo > 0 else -INF, _safe(f, a[0].hi, INF))
+            case "erfc":
+                return Interval(math.erfc(a[0].hi), math.erfc(a[0].lo))
             case "tanh" | "erf" | "sin" | "cos":
                 if e.name in ("sin", "cos"):
                     return Interval(-1, 1)

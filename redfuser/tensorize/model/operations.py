@@ -8,7 +8,8 @@ from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, walk
 from redfuser.tensorize.ir.tangents import computed_half, tangent
 
 COST = {"div": (8, 1), "sqrt": (8, 1), "rsqrt": (4, 1), "exp2": (1, 1), "exp": (3, 1), "log": (3, 1), "log2": (2, 1),
-        "tanh": (10, 2), "tangent": (1, 1), "sigmoid": (10, 2), "erf": (20, 1), "sin": (20, 0), "cos": (20, 0), "pow": (20, 2)}
+        "tanh": (10, 2), "tangent": (1, 1), "sigmoid": (10, 2), "erf": (20, 1), "sin": (20, 0), "cos": (20, 0), "pow": (20, 2),
+        "erfc": (30, 2), "atan2": (30, 1), "lgamma": (60, 2)}
 """Instructions of the CUDA cores and of the special function units for one value; any other operation is one of the former, a
 product that is added to something none. ``tangent``: the hardware's, of a number times a constant."""
 

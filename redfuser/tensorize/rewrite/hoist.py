@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from redfuser.acrf.expr import Expr, Op, Ref, map_children, refs_of, walk
+from redfuser.acrf.functions import DEAR
 from redfuser.strategies.names import fresh
 from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize.algebra import guard_of, is_const, rewrite_bottom_up
 from redfuser.tensorize.rewrite.facts import Facts, Setting, is_contraction, is_copy, is_value, learn, names_taken
 
-COSTLY = frozenset({"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "div", "tanh", "sigmoid", "erf", "pow", "select",
-                    "sin", "cos"})
+COSTLY = DEAR | {"select"}
 
 
 @dataclass(frozen=True, slots=True)
