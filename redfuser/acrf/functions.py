@@ -15,11 +15,13 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """array: NumPy's, in the type of its arguments. bounded: numbers of moderate size, of any."""
+    """array: NumPy's, in the type of its arguments. bounded: numbers of moderate size, of any. branches: a GPU's takes several
+    ways, by its arguments."""
 
     array: Callable[..., Array]
     arity: int = 1
     bounded: bool = False
+    branches: bool = False
 
 
 def _one(x: Array) -> Any:
@@ -41,9 +43,10 @@ TABLE = {
     "exp": Function(np.exp, bounded=True), "exp2": Function(np.exp2, bounded=True),
     "log": Function(np.log), "log2": Function(np.log2), "tanh": Function(np.tanh, bounded=True),
     "sigmoid": Function(lambda x: _one(x) / (_one(x) + np.exp(-x)), bounded=True),
-    "sin": Function(np.sin), "cos": Function(np.cos), "atan2": Function(np.arctan2, 2, bounded=True),
-    "erf": Function(_elementwise(math.erf), bounded=True), "erfc": Function(_elementwise(math.erfc), bounded=True),
-    "lgamma": Function(_elementwise(_lgamma)),
+    "sin": Function(np.sin), "cos": Function(np.cos), "atan2": Function(np.arctan2, 2, bounded=True, branches=True),
+    "erf": Function(_elementwise(math.erf), bounded=True),
+    "erfc": Function(_elementwise(math.erfc), bounded=True, branches=True),
+    "lgamma": Function(_elementwise(_lgamma), branches=True),
 }
 DEAR = frozenset(TABLE) | {"pow", "div"}
 """What is not computed again for every reader, and is kept where it is one value per row."""

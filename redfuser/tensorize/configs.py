@@ -28,7 +28,7 @@ from redfuser.tensorize.by_thread import possible
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.contraction import AT_ONCE
 from redfuser.tensorize.geometry import static_extent
-from redfuser.tensorize.map_configs import map_configs
+from redfuser.tensorize.map_configs import branches, map_configs, spread_out
 from redfuser.tensorize.model import Sketch, sketched
 from redfuser.tensorize.precision import SUMMED, kept, kept_whole, unit_roundoff
 from redfuser.tensorize.products import DEEP, product_space, tile_width
@@ -128,6 +128,9 @@ def _rows(program: Program, kernel: Kernel, roles: Roles, n: int, target: Target
         each = each[:1] if program.kernels[2:] else each  # one block has nothing but what it asks for at once to hide behind
         space = [*(TileConfig(program.splits, s, program.splits, stages, "registers", False)
                    for s in each for stages in ((0,) if program.kernels[2:] else (2, 0) if s == EACH[0] else (0, 2))), *space]
+    if branches(kernel):
+        by_threads, walked = program.splits > 1, kernel.kind != "resident"
+        space = [c if by_threads and c.rows == program.splits else spread_out(c, walked) for c in space]
     if kernel.kind == "resident" and summed_singly(program):
         few = max(IN_TURN, min(c.rows * c.segment // c.threads for c in space))
         space = [c for c in space if c.rows * c.segment <= few * c.threads]

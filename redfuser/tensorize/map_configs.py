@@ -3,9 +3,11 @@ device."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import gcd, prod
 
-from redfuser.acrf.expr import BYTES, Index, Load, Op, indices_of, walk
+from redfuser.acrf.expr import BYTES, FLOATS, Index, Load, Op, indices_of, walk
+from redfuser.acrf.functions import TABLE
 from redfuser.strategies.program import Kernel
 from redfuser.strategies.select import OWN
 from redfuser.target import Target
@@ -39,6 +41,13 @@ LONG = frozenset({"tanh", "erf", "pow", "sin", "cos", "exp", "log", "log2", "erf
 8192x4096: .0387 ms, two .0415, one .0448)."""
 
 
+APART = 4
+"""Elements of a thread in a kernel with functions that branch, whose text is written out for each of them. One H200, us: 4096
+rows of 2000 with three logarithms of gamma functions, 16 elements a thread 191, 8 122, 4 101 (torch.compile 109); a map with an
+arc tangent and a remainder of 1M numbers 10.6, 7.6, 6.8, of two 6.4 (5.3); rows of 20000 with an erfc in 8 parts 20.7, 15.9,
+13.8 (11.8)."""
+
+
 def map_configs(kernel: Kernel, roles: Roles, target: Target) -> list[TileConfig]:
     """Configurations of a kernel of maps alone; where the model of resources sees no difference, the first is the best."""
     n, rows = roles.extents[roles.segment or ""], roles.extents[roles.rows]
@@ -54,6 +63,8 @@ def map_configs(kernel: Kernel, roles: Roles, target: Target) -> list[TileConfig
     shared = any(len(x.indices) == 1 for x in full) and rows > 1
     long = shared or any(isinstance(x, Op) and x.name in LONG for b in kernel.tail for e in b.exprs for x in walk(e))
     most = 4 * vector if long else max(vector, min(4 * vector, ASKED // asked // vector * vector))
+    if branches(kernel):
+        most = vector
     if asked > MANY:
         most = vector = 1
     for each in dict.fromkeys((most, vector)):
@@ -61,6 +72,21 @@ def map_configs(kernel: Kernel, roles: Roles, target: Target) -> list[TileConfig
             if elements // (each * threads) >= BLOCKS * target.sms or (each == vector and threads <= 128):
                 found.append(_tile(rows, n, narrow, each, threads, target.warp))
     return list(dict.fromkeys(found))
+
+
+def branches(kernel: Kernel) -> bool:
+    """Are there functions in it that take different ways for different numbers?"""
+    ops = {x for b in (*kernel.body, *kernel.tail) for e in b.exprs for x in walk(e) if isinstance(x, Op)}
+    return any(TABLE[x.name].branches if x.name in TABLE else x.name == "mod" and x.dtype in FLOATS for x in ops)
+
+
+def spread_out(c: TileConfig, walked: bool) -> TileConfig:
+    """The configuration with no more elements of a thread than one that branches is to have (:data:`APART`)."""
+    most = 256 if walked else 512
+    threads = c.threads
+    while threads < most and c.rows * c.segment > APART * threads:
+        threads *= 2
+    return replace(c, threads=threads, segment=min(c.segment, APART * threads // c.rows) if walked else c.segment)
 
 
 def _tile(rows: int, n: int, narrow: int, each: int, threads: int, warp: int) -> TileConfig:

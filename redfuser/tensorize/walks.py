@@ -14,6 +14,7 @@ from redfuser.strategies.select import on_chip
 from redfuser.target import Target
 from redfuser.tensorize.by_thread import by_thread, possible
 from redfuser.tensorize.configs import ALL, EACH, THREADS, configs
+from redfuser.tensorize.map_configs import branches
 from redfuser.tensorize.model import predicted
 from redfuser.tensorize.ranked import ROWS_TIE
 from redfuser.tensorize.tiles import tensorize
@@ -82,7 +83,7 @@ def _others(fused: Fused, rows: int, program: Program, target: Target) -> Iterat
         alone = cuda and not on_chip(fused, target, target.registers) and not realise(fused, "multi", ALL).kernels[2:]
         yield realise(fused, "resident"), 1.0 if extent < LEAST or (filled and alone) else HELD if filled else ROWS_TIE
     ease = extent <= SHORT * ALL and on_chip(fused, target, 4 * SHORT * ALL)
-    if cuda and not few and not (ease and rows <= SHORT * target.sms):
+    if cuda and not few and not (ease and rows <= SHORT * target.sms) and not branches(program.kernels[0]):
         whole = realise(fused, "multi", ALL)
         if whole.kernels[2:]:
             if not held and any(possible(whole, s) for s in EACH) and rows >= EVEN * target.sms * -(-rows // target.sms):

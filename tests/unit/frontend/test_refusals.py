@@ -223,10 +223,10 @@ def test_multiple_results_and_device_arguments() -> None:
 
 
 def test_forms_that_a_converter_does_not_compute_fall_back() -> None:
-    """Attention with dropout, floor division of floats: torch runs them, and the note says why."""
-    imported = import_model(lambda x: (x // 0.3, torch.nn.functional.linear(x, x[0])), (X,))
-    assert len(imported.opaque) >= 1 and any("floor division" in n for n in imported.notes)
-    torch.testing.assert_close(run(imported, (X,))[0], X // 0.3)
+    """Attention with dropout, whole quotients towards zero: torch runs them, and the note says why."""
+    imported = import_model(lambda x: (torch.div(x, 0.3, rounding_mode="trunc"), torch.nn.functional.linear(x, x[0])), (X,))
+    assert len(imported.opaque) >= 1 and any("rounding_mode='trunc'" in n for n in imported.notes)
+    torch.testing.assert_close(run(imported, (X,))[0], torch.div(X, 0.3, rounding_mode="trunc"))
 
 
 # -- Relax modules -------------------------------------------------------------------------------------------------------
