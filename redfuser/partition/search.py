@@ -265,7 +265,7 @@ class Partitioner:
             d = f.draft
             wrong = reason.code == "RF901" and reason.why.startswith("result")
             cheaper = self.abreast is not None and reason.code == "RF305"
-            parted, pairs = undone(d, wrong or cheaper or (reason.code == "RF491" and bool(d.inner)))
+            parted, pairs = undone(d, wrong or cheaper or (reason.code in ("RF490", "RF491") and bool(d.inner)))
             reducing = [u for u in d.units if u.reducing]
             first = min(u.index for u in reducing)
             self.tries[first] += 1

@@ -34,7 +34,8 @@ Pair = frozenset[int]
 
 def undone(d: Draft, whole: bool = False) -> tuple[frozenset[Unit], frozenset[Pair]]:
     """The units to part from the region, and the pairs that do it. Nothing, when there is nothing left to undo. whole: its
-    maps stay, since its results are not the program's, or it is a product that has no tile form (RF491) or is a library's."""
+    maps stay, since its results are not the program's, or it is a product that has no tile form (RF490 and RF491) or is a
+    library's."""
     if not (rest := [u for u in d.units if u.reducing]):
         return frozenset(), frozenset()
     if d.parts:

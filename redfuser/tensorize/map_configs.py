@@ -3,10 +3,11 @@ device."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import gcd, prod
 
-from redfuser.acrf.expr import BYTES, FLOATS, Index, Load, Op, indices_of, walk
+from redfuser.acrf.expr import BYTES, FLOATS, Expr, Index, Load, Op, children, indices_of, walk
 from redfuser.acrf.functions import TABLE
 from redfuser.strategies.program import Kernel
 from redfuser.strategies.select import OWN
@@ -57,7 +58,7 @@ def map_configs(kernel: Kernel, roles: Roles, target: Target) -> list[TileConfig
     if any(x.indices[-1] == Index(roles.rows) and roles.segment in indices_of(x) for x in loads):
         return [TileConfig(SQUARE, SQUARE, t, 0, "registers", False) for t in (128, 256)]
     full = {x for x in loads if roles.segment in indices_of(x)}
-    asked = max(1, sum(BYTES[x.dtype] for x in full))
+    asked = max(1, _bytes(full))
     elements = prod(roles.extents[a] for a in roles.grid) * rows * n
     found: list[TileConfig] = []
     shared = any(len(x.indices) == 1 for x in full) and rows > 1
@@ -65,13 +66,28 @@ def map_configs(kernel: Kernel, roles: Roles, target: Target) -> list[TileConfig
     most = 4 * vector if long else max(vector, min(4 * vector, ASKED // asked // vector * vector))
     if branches(kernel):
         most = vector
-    if asked > MANY:
+    if asked > MANY and _bytes(full & frozenset().union(*(_read(e) for b in kernel.tail for e in b.exprs))) > MANY:
         most = vector = 1
     for each in dict.fromkeys((most, vector)):
         for threads in (256, 128, 64, 32):
             if elements // (each * threads) >= BLOCKS * target.sms or (each == vector and threads <= 128):
                 found.append(_tile(rows, n, narrow, each, threads, target.warp))
     return list(dict.fromkeys(found))
+
+
+def _read(e: Expr) -> frozenset[Load]:
+    """What lies in memory and an element is made of: of a choice, the side that reads more. (Twenty-six tables joined to one
+    row are 104 bytes of float32 numbers, and each element is one of them.)"""
+    if isinstance(e, Load):
+        return frozenset({e})
+    if isinstance(e, Op) and e.name == "select":
+        condition, *sides = map(_read, e.args)
+        return condition | max(sides, key=_bytes)
+    return frozenset().union(*map(_read, children(e)))
+
+
+def _bytes(loads: Iterable[Load]) -> int:
+    return sum(BYTES[x.dtype] for x in loads)
 
 
 def branches(kernel: Kernel) -> bool:
