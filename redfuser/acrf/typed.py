@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from math import isinf
 from typing import NoReturn
 
+from redfuser.acrf import functions
 from redfuser.acrf.cascade import Extent, Tensor
 from redfuser.acrf.expr import BINARY, COMPARISONS, DTYPES, FLOATS, Cast, Const, Expr, Index, Load, Op, Ref
-from redfuser.acrf.functions import DEAR
 from redfuser.acrf.source import Source, short
 from redfuser.acrf.tree import Node
 from redfuser.dtypes import TABLE
 
 _LOGIC = frozenset({"and", "or", "not"})
-_FLOAT_ONLY = DEAR | {"floor", "ceil", "round", "isnan"}
+_FLOAT_ONLY = functions.DEAR | {"floor", "ceil", "round", "isnan"}
 
 
 @dataclass
@@ -150,7 +150,8 @@ class Typing:
 
     def _op(self, e: Node, want: str) -> Expr:
         name = e.name
-        arity = 3 if name == "select" else 2 if name in BINARY or name in ("pow", "min", "max") else 1
+        two = name in BINARY or name in ("pow", "min", "max") or (name in functions.TABLE and functions.TABLE[name].arity == 2)
+        arity = 3 if name == "select" else 2 if two else 1
         if len(e.args) != arity:
             shown = {1: f"{name}(x)", 2: f"{name}(x, y)", 3: f"{name}(condition, x, y)"}[arity]
             over = f"; the {name} of a row is {name}[axis] x, a statement of its own" if name in ("min", "max") else ""

@@ -69,6 +69,15 @@ def test_a_cascade_survives_the_reduction_before_it():
         assert fused(report) == want and report.coverage == 1.0 and why in codes(report)
 
 
+def test_a_map_behind_a_score_stays_where_a_product_that_no_unit_takes_leaves():
+    """A head with one output behind a float32 product: the product is the library's, and the score's sigmoid is the row's."""
+    def f(x, v, a, w, b):
+        return torch.sigmoid(F.linear(torch.relu(F.linear(x, v, a)), w, b))
+
+    report = planned(f, (r(8192, 512), r(256, 512), r(256), r(1, 256), r(1)))
+    assert fused(report) == ["statistics"] and "RF490" in codes(report) and report.coverage > 0.8, report
+
+
 def test_what_is_reduced_per_step_is_given_up_before_the_row_that_reads_it():
     def f(s, v):
         e = torch.exp(s.sum(-1, keepdim=True).clamp(-5, 5))

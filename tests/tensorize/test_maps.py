@@ -137,6 +137,34 @@ def test_of_many_taps_a_thread_has_one_element():
     assert each(20) == 1 < each(3)
 
 
+def test_of_joined_tables_an_element_is_one() -> None:
+    """As many bytes as the taps of a filter, of which an element reads those of one table."""
+    many = 24
+    tables = ", ".join(f"t{k}: f32[1000, 64]" for k in range(many))
+    value = f"t{many - 1}[i, l]"
+    for k in reversed(range(many - 1)):
+        value = f"select(j[i] == {k}, t{k}[i, l], {value})"
+    joined = mapped(parse_cascade(f"cascade joined(j: i64[1000], {tables}) over l\n  y[i, l] = {value}\n  return y"))
+    config = configs(realise(joined, "map"), H200)[0]
+    assert config.rows * config.segment >= 4 * config.threads
+
+
+@pytest.mark.parametrize("name, most", [("lgamma", 4), ("erfc", 4), ("tanh", 16)])
+def test_functions_that_branch_have_few_elements_a_thread(name: str, most: int) -> None:
+    """Their text is written out for each of them: of a map, of a row on chip and of one that is walked."""
+    def elements(text: str, strategy: str) -> int:
+        cascade = parse_cascade(f"cascade c(x: f32[4096, 2000]) over l\n  {text}\n  return y")
+        found = mapped(cascade) if strategy == "map" else fuse(cascade)
+        assert isinstance(found, Fused)
+        first = configs(realise(found, strategy), H200)[0]
+        return first.rows * first.segment // first.threads
+
+    row = f"t[i] = sum[l] {name}(x[i, l])\n  y[i, l] = x[i, l] / t"
+    assert elements(f"y[i, l] = {name}(x[i, l])", "map") <= most
+    for strategy in ("resident", "single"):
+        assert (elements(row, strategy) <= 4) == (most == 4)
+
+
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
 def test_what_rows_share_is_computed_once_for_several(dtype):
     """A batch norm with channels last: a thread has the same channels of several rows. Results of half precision take the

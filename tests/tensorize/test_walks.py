@@ -166,6 +166,26 @@ def test_weights_are_asked_for_early_where_two_blocks_have_room() -> None:
     assert "w_early" in printed(8192) and "w_early" not in printed(12288)
 
 
+INERTIA = """cascade inertia(m: f32[{rows}, {n}], x: f32[{rows}, {n}, 3]) over l
+  o[i, e] = sum[l] m[i, l] * x[i, l, e]
+  t[i] = sum[l] m[i, l]
+  q[i, e] = sum[l] m[i, l] * x[i, l, e] * x[i, l, e]
+  v[i] = sum[e] q - o * o / t
+  return v
+"""
+
+
+@pytest.mark.parametrize("rows, n", [(512, 8192), (1024, 8192), (128, 8192)])
+def test_points_that_are_joined_are_one_row(rows: int, n: int) -> None:
+    """Masses and three coordinates are 128 KB of a row, which a multiprocessor would hold alone, and they are read once in any
+    way: threads walk it. What a block would hold is not a coordinate's share."""
+    fused = fuse(parse_cascade(INERTIA.format(rows=rows, n=n)))
+    assert isinstance(fused, Fused)
+    assert not on_chip(fused, H200) and on_chip(fused, H200, 2 * H200.registers) == (n <= 8192)
+    _, program = untuned(fused, "sm_90a")
+    assert program.strategy == "multi" and program.splits >= 128
+
+
 @pytest.mark.parametrize("splits, columns, rows, turns", [(16, 512, 1, 16), (40, 512, 1, 32), (3, 512, 1, 0), (16, 64, 4, 16)])
 def test_partials_are_asked_for_at_once(splits: int, columns: int, rows: int, turns: int) -> None:
     """The loop that folds them says so, and a block has as many rows as its threads have accesses of 16 bytes."""
