@@ -30,6 +30,7 @@ def headings(v: Tensor, to: Tensor) -> tuple[Tensor, Tensor]:
 
 def dirichlet(evidence: Tensor, y: Tensor) -> Tensor:
     """The evidential loss: the expected cross-entropy of a Dirichlet's classes, and its divergence from the uniform one."""
+    y = torch.softmax(y, -1)
     alpha = torch.nn.functional.softplus(evidence) + 1
     total = alpha.sum(-1, keepdim=True)
     fit = (y * (torch.digamma(total) - torch.digamma(alpha))).sum(-1)
