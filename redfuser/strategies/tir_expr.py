@@ -209,7 +209,7 @@ class Texts:
             texts = [whole.format(dtype=kind, text=t) if isinstance(a, Op) and a.name in ("mul", "pow") else t
                      for t, a in zip(texts, args, strict=True)]
         if name == "mod" and e.dtype in FLOATS:
-            return self.floor_mod(*texts, kind)
+            return self.floor_mod(texts[0], texts[1], kind)
         if name in _INFIX:
             return f"({texts[0]} {_INFIX[name]} {texts[1]})"
         if name == "div":
