@@ -26,6 +26,7 @@ from redfuser.verdicts import Verdict, remember
 
 JUDGES = ("redfuser.acrf.check", "redfuser.acrf.expr", "redfuser.acrf.once", "redfuser.acrf.index", "redfuser.acrf.fold",
           "redfuser.acrf.affine", "redfuser.acrf.cascade", "redfuser.acrf.state", "redfuser.acrf.steps",
+          "redfuser.acrf.functions", "redfuser.acrf.repeated",
           "redfuser.acrf.unfolded", "redfuser.acrf.facts.algebra", "redfuser.strategies",
           "redfuser.tensorize", "redfuser.chain", "redfuser.artifact", "redfuser.bounded", "redfuser.cache",
           "redfuser.dtypes", "redfuser.elf", "redfuser.errors", "redfuser.outline", "redfuser.rule", "redfuser.settings",

@@ -23,7 +23,6 @@ from typing import Any
 import ml_dtypes  # noqa: F401 (names bfloat16 and the 8-bit floats to NumPy)
 import numpy as np
 
-from redfuser.acrf import functions
 from redfuser.dtypes import FLOATS, LARGEST, TABLE
 
 Array = np.ndarray[Any, Any]
@@ -137,10 +136,27 @@ class Arrays(Domain):
         return self._fit(out, dtype)
 
 
+def _one(x: Array) -> Any:
+    return np.asarray(x).dtype.type(1)
+
+
+def _elementwise(f: Callable[[float], float]) -> Callable[[Array], Array]:
+    g = np.frompyfunc(f, 1, 1)
+    return lambda x: np.asarray(g(x)).astype(np.asarray(x).dtype)
+
+
+def _lgamma(x: float) -> float:
+    """torch's: infinite at the poles and beyond the largest number."""
+    return math.inf if abs(x) > 1e300 or (x <= 0 and x == math.floor(x)) else math.lgamma(x)
+
+
 UFUNCS: dict[str, Callable[..., Array]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide, "floordiv": np.floor_divide,
     "mod": np.mod, "pow": np.power, "min": np.minimum, "max": np.maximum, "neg": np.negative, "abs": np.abs,
-    **{n: f.array for n, f in functions.TABLE.items()}, "floor": np.floor, "ceil": np.ceil, "round": np.rint,
+    "sqrt": np.sqrt, "rsqrt": lambda x: _one(x) / np.sqrt(x), "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2,
+    "tanh": np.tanh, "sigmoid": lambda x: _one(x) / (_one(x) + np.exp(-x)), "sin": np.sin, "cos": np.cos,
+    "atan2": np.arctan2, "erf": _elementwise(math.erf), "erfc": _elementwise(math.erfc), "lgamma": _elementwise(_lgamma),
+    "floor": np.floor, "ceil": np.ceil, "round": np.rint,
     "isnan": np.isnan, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
     "ne": np.not_equal}
 
