@@ -50,10 +50,7 @@ class Meaning:
 
 def _times(x: Expr, powers: tuple[float, ...]) -> Expr:
     """``x * P(x)``, which keeps the sign of zero."""
-    tail: Expr = f32(powers[0])
-    for c in powers[1:]:
-        tail = op("add", op("mul", tail, x), f32(c))
-    return op("mul", tail, x)
+    return op("mul", curves.polynomial(powers, x), x)
 
 
 def _within(x: Expr, ends: tuple[float, float]) -> Expr:

@@ -83,11 +83,16 @@ def _odd(terms: tuple[float, ...], t: Expr) -> Expr:
     return op("mul", op("add", _series(terms, op("mul", t, t)), f32(1.0)), t)
 
 
-def _series(terms: tuple[float, ...], z: Expr) -> Expr:
+def polynomial(terms: tuple[float, ...], t: Expr) -> Expr:
+    """Highest power first, by Horner's rule."""
     total: Expr = f32(terms[0])
     for c in terms[1:]:
-        total = op("add", op("mul", total, z), f32(c))
-    return op("mul", total, z)
+        total = op("add", op("mul", total, t), f32(c))
+    return total
+
+
+def _series(terms: tuple[float, ...], z: Expr) -> Expr:
+    return op("mul", polynomial(terms, z), z)
 
 
 def _turned(a: Expr) -> Expr:

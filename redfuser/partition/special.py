@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from redfuser.acrf.expr import Expr, f32, op
+from redfuser.partition.curves import polynomial
 
 _ERFINV_NEAR = (-8.7910043e-9, 2.3232631e-8, 4.66169968e-7, -3.4627045e-6, -4.9633448e-6, 2.18344438e-4, -1.25274188e-3,
                 -4.17738678e-3, 2.46640286e-1, 1.50140936)
@@ -24,8 +25,8 @@ _DIGAMMA = (-1 / 240, 1 / 252, -1 / 120, 1 / 12)
 def erfinv(x: Expr) -> Expr:
     """By Giles' variable, the logarithm of ``1 - x^2`` ("Approximating the erfinv function", 2010)."""
     w = op("neg", op("log", op("mul", op("sub", f32(1.0), x), op("add", f32(1.0), x))))
-    near = _poly(_ERFINV_NEAR, op("sub", w, f32(2.5)))
-    far = _poly(_ERFINV_FAR, op("sub", op("sqrt", op("max", w, f32(0.0))), f32(3.0)))
+    near = polynomial(_ERFINV_NEAR, op("sub", w, f32(2.5)))
+    far = polynomial(_ERFINV_FAR, op("sub", op("sqrt", op("max", w, f32(0.0))), f32(3.0)))
     inside = op("mul", op("select", op("lt", w, f32(5.0)), near, far), x)
     return op("select", op("eq", op("abs", x), f32(1.0)), op("mul", x, f32(math.inf)), inside)
 
@@ -42,7 +43,7 @@ def digamma(x: Expr) -> Expr:
     z = op("select", small, op("add", y, f32(6.0)), y)
     turned = op("div", f32(1.0), z)
     square = op("mul", turned, turned)
-    series = op("add", op("mul", turned, f32(0.5)), op("mul", _poly(_DIGAMMA, square), square))
+    series = op("add", op("mul", turned, f32(0.5)), op("mul", polynomial(_DIGAMMA, square), square))
     above = op("sub", op("sub", op("log", z), series), op("select", small, steps, f32(0.0)))
     angle = op("mul", _left(x), f32(math.pi))
     below = op("sub", above, op("div", op("mul", op("cos", angle), f32(math.pi)), op("sin", angle)))
@@ -89,10 +90,3 @@ def _left(x: Expr) -> Expr:
 def _negative(x: Expr) -> Expr:
     """Its sign; of a zero too."""
     return op("or", op("lt", x, f32(0.0)), op("and", op("eq", x, f32(0.0)), op("lt", op("div", f32(1.0), x), f32(0.0))))
-
-
-def _poly(terms: tuple[float, ...], t: Expr) -> Expr:
-    total: Expr = f32(terms[0])
-    for c in terms[1:]:
-        total = op("add", op("mul", total, t), f32(c))
-    return total
