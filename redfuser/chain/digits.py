@@ -62,8 +62,8 @@ def digit(e: Expr) -> Digit | None:
     match e:
         case Index(axis=a):
             return Digit(a)
-        case Op(name="floordiv" | "mod" as name, args=(x, Const(value=c))) if int(c) > 0 and (d := digit(x)) is not None:
-            cut = d.low * int(c)
+        case Op(name="floordiv" | "mod" as name, args=(x, Const(value=int(c)))) if c > 0 and (d := digit(x)) is not None:
+            cut = d.low * c
             if d.high and d.high % cut:
                 return None
             return Digit(d.axis, cut, d.high) if name == "floordiv" else Digit(d.axis, d.low, cut)

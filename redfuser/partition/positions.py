@@ -113,7 +113,8 @@ def best_split(extents: dict[str, int], a: str, seen: set[Expr]) -> int | None:
 def _divisors_in(e: Expr) -> list[int]:
     if not isinstance(e, Op):
         return []
-    own = [int(e.args[1].value)] if e.name in ("floordiv", "mod") and isinstance(e.args[1], Const) else []
+    by = e.args[1].value if e.name in ("floordiv", "mod") and isinstance(e.args[1], Const) else None
+    own = [by] if isinstance(by, int) else []  # a float's remainder may be in an index too
     return own + [v for kid in e.args for v in _divisors_in(kid)]
 
 

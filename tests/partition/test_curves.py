@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from redfuser import pipeline
 from redfuser.frontend import import_model
 from redfuser.partition import partition
 from tests.partition.helpers import execute
@@ -84,6 +85,18 @@ def test_what_a_quotient_leaves_is_exact(name: str, by: float | None) -> None:
     assert torch.equal(got.isnan(), want.isnan())
     known = ~want.isnan()
     assert torch.equal(got[known], want[known])
+
+
+@pytest.mark.parametrize("by", [0.5, 0.3, math.inf])
+def test_a_remainder_says_which_element(by: float) -> None:
+    """In an index: no axis is in groups of half an element, or of infinitely many."""
+    def looked_up(t: torch.Tensor, table: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return (table[(torch.remainder(t, by) * 8).long().clamp(0, 15)] + x).sum(-1)
+
+    args = torch.rand(64), torch.randn(16, 128), torch.randn(64, 128)
+    planned = pipeline.run(looked_up, args, arch="sm_90a", build=False)
+    assert [planned.produced[r.name].reason for r in planned.partition.parts] == [None]
+    assert not planned.partition.refusals and not planned.partition.unmapped
 
 
 def test_bits_are_arithmetic() -> None:

@@ -68,6 +68,11 @@ def coded(t: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
     return cell, torch.sin(left[..., None] * f) * 0.5 + 0.5
 
 
+def phases(t: Tensor, table: Tensor, x: Tensor) -> Tensor:
+    """A row of a table by the phase that each step is in."""
+    return (table[(torch.remainder(t, 0.5) * 32).long().clamp(0, 15)] + x).softmax(-1)
+
+
 def programs() -> Iterator[Program]:
     def of(what: str, fn: Callable[..., Any], *ins: In) -> Program:
         return Program("special", f"{ins[0].dtype} {'x'.join(map(str, ins[0].shape))} {what}", fn, ins)
@@ -86,3 +91,4 @@ def programs() -> Iterator[Program]:
         rows = (x((30, 500), dtype, name) for name in ("mean", "spread"))
         yield of("improvement", improvement, *rows, x((30, 1), dtype, "best"))
     yield of("coded", coded, x((50, 12), "f32", "t"), x((16,), "f32", "f"))
+    yield of("phases", phases, x((65,), "f32", "t"), x((16, 130), "f32", "table"), x((65, 130)))

@@ -115,6 +115,8 @@ def _digit_ops() -> dict[str, Callable[..., Any]]:
         return lambda a: f(a) if c.isfinite(a) else a
 
     def mod(a: Any, b: Any) -> Any:
+        if c.isinf(b) and c.isfinite(a):
+            return a if a == 0 or (a > 0) == (b > 0) else b
         return a - b * c.floor(a / b) if c.isfinite(a) and c.isfinite(b) and b != 0 else nan
 
     def lgamma(a: Any) -> Any:

@@ -98,6 +98,8 @@ def _exact_floordiv(a: Any, b: Any) -> Any:
 def _exact_mod(a: Any, b: Any) -> Any:
     if isinstance(a, Fraction) and isinstance(b, Fraction) and b != 0:
         return a - b * math.floor(a / b)
+    if isinstance(a, Fraction) and b in (math.inf, -math.inf):
+        return a if a == 0 or (a > 0) == (b > 0) else b
     return math.nan
 
 

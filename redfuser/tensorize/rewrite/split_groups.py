@@ -59,6 +59,6 @@ def group_size(exprs: Iterable[Expr], axis: str, extent: int) -> int:
     for root in exprs:
         for e in walk(root):
             match e:
-                case Op(name="floordiv" | "mod", args=(x, Const(value=g))) if Index(axis) in set(walk(x)):
-                    sizes.add(int(g))
+                case Op(name="floordiv" | "mod", args=(x, Const(value=int(g)))) if Index(axis) in set(walk(x)):
+                    sizes.add(g)
     return sizes.pop() if len(sizes) == 1 and extent % min(sizes) == 0 and 1 < min(sizes) < extent else 1

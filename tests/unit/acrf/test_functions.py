@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
 from redfuser.acrf.check.digits import _digit_ops, _digits
 from redfuser.acrf.check.domains import UFUNCS
@@ -40,6 +42,14 @@ def test_evaluators_agree(name: str) -> None:
             mine = float(UFUNCS[name](*(np.asarray(a, np.float64) for a in args)))
         exact = float(digits(*map(_digits().mpf, args)))
         assert math.isnan(mine) == math.isnan(exact) and (math.isnan(mine) or mine == pytest.approx(exact, rel=1e-14))
+
+
+@pytest.mark.parametrize("x, by, left", [(2.0, math.inf, 2.0), (-2.0, math.inf, math.inf), (2.0, -math.inf, -math.inf),
+                                         (0.0, -math.inf, 0.0), (5.5, -2.0, -0.5), (-5.5, 2.0, 0.5)])
+def test_remainders_by_the_infinite_are_torch_s(x: float, by: float, left: float) -> None:
+    digits, mpf = _digit_ops()["mod"], _digits().mpf
+    assert float(torch.remainder(torch.tensor(x), by)) == left == float(digits(mpf(x), mpf(by))) == float(UFUNCS["mod"](x, by))
+    assert float(_EXACT["mod"](Fraction(x), by if math.isinf(by) else Fraction(by))) == left
 
 
 @pytest.mark.parametrize("name", TABLE)
