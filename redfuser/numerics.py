@@ -28,6 +28,8 @@ WIDE = dict.fromkeys(PROMOTED, torch.float64) | {torch.complex64: torch.complex1
 """What the reference computes in."""
 FILLED = (torch.ops.aten.full.default, torch.ops.aten.scalar_tensor.default)
 """What makes tensors of a number, in torch's default type where none is named."""
+ROUNDINGS = tuple(getattr(torch.ops.aten, name).default for name in ("round", "floor", "ceil", "trunc"))
+"""What makes whole numbers of floats."""
 NAMES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
          torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 """What the rule calls the floating dtypes; any other has no rounding of its own."""
@@ -165,7 +167,12 @@ def tensors(tree: Any) -> list[torch.Tensor]:
 class Float64Mode(TorchDispatchMode):
     """Run any torch program in float64: half, bfloat16 and float32 operands are promoted, and so are the dtypes the
     program asks for itself (``x.float()``, ``softmax(..., dtype=torch.float32)``). Conversions to fp8 and to integers
-    are part of the program (they choose among few values) and stay."""
+    are part of the program (they choose among few values) and stay. moved: how far, relatively, what they are given is
+    moved before."""
+
+    def __init__(self, moved: float = 0.0) -> None:
+        super().__init__()
+        self.moved = moved
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -176,8 +183,20 @@ class Float64Mode(TorchDispatchMode):
         schema = func._schema.arguments
         written = {i for i, a in enumerate(schema) if a.alias_info is not None and a.alias_info.is_write}
         reads = [a if i in written else tree_map(_promote, a) for i, a in enumerate(args)]  # a promoted copy takes no write
+        if self.moved and _chooses(func, args, kwargs):
+            reads[0] = reads[0] * (1.0 + self.moved)
         out = func(*reads, **{k: tree_map(_promote, v) for k, v in kwargs.items()})
         return out if written else tree_map(_promote, out)
+
+
+def _chooses(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Does an operator make few values of a float? Not a conversion of what is whole already."""
+    if func in ROUNDINGS:
+        return args[0].is_floating_point()
+    to = kwargs.get("dtype") if func is torch.ops.aten._to_copy.default and args[0].is_floating_point() else None
+    if to is None or to.is_floating_point or to.is_complex or to is torch.bool:
+        return to is not None and to.is_floating_point and to.itemsize == 1
+    return not bool((args[0] == args[0].round()).all())
 
 
 def _grouped(rows: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
@@ -194,15 +213,16 @@ def _promote(a: Any) -> Any:
 
 
 def reference(fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
-              recorder: Recorder | None = None) -> Any:
+              recorder: Recorder | None = None, moved: float = 0.0) -> Any:
     """``fn(*args, **kwargs)`` in float64 from the same low-precision inputs. A module is copied and its parameters and
-    buffers upcast; the original is left as it is. Gradients are off. ``recorder`` remembers what places are chosen from."""
+    buffers upcast; the original is left as it is. Gradients are off. ``recorder`` remembers what places are chosen from;
+    ``moved``: as :class:`Float64Mode` has it."""
     if isinstance(fn, torch.nn.Module):
         with quiet():
             fn = copy.deepcopy(fn).eval().double()
 
     args, kwargs = tree_map(_promote, tuple(args)), tree_map(_promote, dict(kwargs or {}))
-    with torch.no_grad(), Float64Mode(), recorder or contextlib.nullcontext():
+    with torch.no_grad(), Float64Mode(moved), recorder or contextlib.nullcontext():
         return fn(*args, **kwargs)
 
 

@@ -28,14 +28,14 @@ def astep(ours: torch.Tensor, truth: torch.Tensor, moved: Sequence[torch.Tensor]
     return wrong
 
 
-def moved(fn: Callable[..., Any], args: Sequence[Any], alike: bool = False) -> Iterator[list[torch.Tensor]]:
+def moved(fn: Callable[..., Any], args: Sequence[Any], few: bool = False) -> Iterator[list[torch.Tensor]]:
     """The float64 results from inputs moved by what a sum in float32 may be off by, relative to each element, up or down: at
-    random, and the largest along each axis against all others (what scales a row is often the largest of it). alike: also
-    equal elements alike, for results of few values: of many equal ones, moved at random, the largest is always moved up."""
+    random, and the largest along each axis against all others (what scales a row is often the largest of it). few: also
+    those of the inputs as they are where what the program rounds to few values is moved before it is rounded: of what lies
+    exactly between two, moved inputs need not tell (of many equal elements the largest is always moved up)."""
     rank = max((x.dim() for x in args if isinstance(x, torch.Tensor) and x.dtype in PROMOTED), default=0)
     ways: list[Callable[[torch.Tensor], torch.Tensor]] = [partial(_at_random, seed=seed) for seed in range(MOVED)]
     ways += [partial(_largest, axis=axis, down=down) for axis in range(rank) for down in (True, False)]
-    ways += [partial(_alike, seed=seed) for seed in range(4 * MOVED)] if alike else []
     for up in ways:
         def near(x: Any, up: Callable[[torch.Tensor], torch.Tensor] = up) -> Any:
             if not isinstance(x, torch.Tensor) or x.dtype not in PROMOTED:
@@ -43,6 +43,8 @@ def moved(fn: Callable[..., Any], args: Sequence[Any], alike: bool = False) -> I
             return x.double() * torch.where(up(x.double()), 1.0 + ACCUMULATOR, 1.0 - ACCUMULATOR).double()
 
         yield tensors(reference(fn, tree_map(near, tuple(args))))
+    for by in (2 * ACCUMULATOR, -2 * ACCUMULATOR) if few else ():  # a quotient of two that are off
+        yield tensors(reference(fn, args, moved=by))
 
 
 def as_moved(check: Check, truth: torch.Tensor, near: Iterable[torch.Tensor]) -> Check:
@@ -85,11 +87,6 @@ def stray(ours: torch.Tensor, truth: torch.Tensor, others: Sequence[torch.Tensor
 
 def _at_random(x: torch.Tensor, seed: int) -> torch.Tensor:
     return torch.rand(x.shape, generator=torch.Generator(x.device).manual_seed(seed), device=x.device) < 0.5
-
-
-def _alike(x: torch.Tensor, seed: int) -> torch.Tensor:
-    """By its value, whatever that is."""
-    return torch.sin(x * (7.1 + seed) + seed) < 0
 
 
 def _largest(x: torch.Tensor, axis: int, down: bool) -> torch.Tensor:

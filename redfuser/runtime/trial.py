@@ -189,10 +189,10 @@ def _bounded(unfused: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _near(unfused: Callable[..., Any], args: tuple[Any, ...], n: int, alike: bool) -> Iterator[torch.Tensor]:
+def _near(unfused: Callable[..., Any], args: tuple[Any, ...], n: int, few: bool) -> Iterator[torch.Tensor]:
     """Result n from moved inputs, until a place is moved out of its tensor."""
     with suppress(IndexError):
-        for other in perturbed.moved(unfused, args, alike=alike):
+        for other in perturbed.moved(unfused, args, few):
             yield other[n]
 
 

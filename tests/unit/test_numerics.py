@@ -77,11 +77,37 @@ def test_ties_below_several_largest_products_are_right_on_both_sides() -> None:
     g = torch.Generator().manual_seed(1)
     args = (torch.randn(2048, 512, generator=g).round(), torch.randn(512, generator=g).round())
     truth = numerics.reference(quantised, args)
-    apart, alike = ([y for y, in perturbed.moved(quantised, args, alike=a)] for a in (False, True))
-    assert perturbed.astep(quantised(*args), truth, apart).any() and not perturbed.astep(quantised(*args), truth, alike).any()
+    near = [y for y, in perturbed.moved(quantised, args, few=True)]
+    assert perturbed.astep(quantised(*args), truth, near[:-2]).any() and not perturbed.astep(quantised(*args), truth, near).any()
     drawn = tuple(torch.randn(n, generator=g) for n in ((64, 512), (512,)))
-    alike = [y for y, in perturbed.moved(quantised, drawn, alike=True)]
-    assert perturbed.astep(quantised(*drawn, scale=1 + 1e-3), numerics.reference(quantised, drawn), alike).sum() > 20
+    near = [y for y, in perturbed.moved(quantised, drawn, few=True)]
+    assert perturbed.astep(quantised(*drawn, scale=1 + 1e-3), numerics.reference(quantised, drawn), near).sum() > 20
+
+
+def test_ties_of_a_residual_are_right_on_both_sides_and_a_step_more_is_not() -> None:
+    """A sum of integers with a weight each: equal elements that move alike do not tell of its ties either. A kernel that rounds
+    to whole numbers by half a step more is wrong, of fp8 one that cuts off."""
+    def normed(x: torch.Tensor, r: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        h = (x + r).float()
+        return h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6) * w.float()
+
+    def quantised(*args: torch.Tensor, by: float = 1.0) -> torch.Tensor:
+        y = normed(*args)
+        return (y / (y.abs().amax(-1, keepdim=True) / 448) * by).to(torch.float8_e4m3fn)
+
+    def whole(*args: torch.Tensor, more: float = 0.0) -> torch.Tensor:
+        y = normed(*args)
+        return (y / (y.abs().amax(-1, keepdim=True) / 127) + more).round().to(torch.int8)
+
+    g = torch.Generator().manual_seed(1)
+    args = tuple(torch.randn(n, generator=g).round().bfloat16() for n in ((1024, 512), (1024, 512), (512,)))
+    near = [y for y, in perturbed.moved(quantised, args, few=True)]
+    for side in (1 - 2.0**-22, 1 + 2.0**-22):
+        assert not perturbed.astep(quantised(*args, by=side), numerics.reference(quantised, args), near).any()
+    assert perturbed.astep(quantised(*args, by=1 - 2.0**-6), numerics.reference(quantised, args), near).sum() > 20
+    near = [y for y, in perturbed.moved(whole, args, few=True)]
+    assert not perturbed.astep(whole(*args), numerics.reference(whole, args), near).any()
+    assert perturbed.astep(whole(*args, more=0.5), numerics.reference(whole, args), near).sum() > 20
 
 
 def test_the_reference_is_float64_whatever_the_program_asks_for() -> None:

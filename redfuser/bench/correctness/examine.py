@@ -76,7 +76,7 @@ def _judged(program: Program, result: Any, args: tuple[torch.Tensor, ...]) -> li
     were not there, element by element (:mod:`redfuser.unseen`)."""
     truth = numerics.reference(program.fn, args)
     eager = program.fn(*args)
-    found = judge(result, eager, truth, args, program.ranked, lambda: perturbed.moved(program.fn, args, alike=True))
+    found = judge(result, eager, truth, args, program.ranked, lambda: perturbed.moved(program.fn, args, few=True))
     if not any(v.why for v in found):
         return found
     with sdpa_kernel(SDPBackend.MATH):
@@ -86,7 +86,7 @@ def _judged(program: Program, result: Any, args: tuple[torch.Tensor, ...]) -> li
         there = tuple(t.cpu() for t in args)
         ours = tree_map(lambda t: t.cpu() if isinstance(t, torch.Tensor) else t, result)
         found = _either(found, judge(ours, program.fn(*there), numerics.reference(program.fn, there), there, program.ranked,
-                                     lambda: perturbed.moved(program.fn, there, alike=True)))
+                                     lambda: perturbed.moved(program.fn, there, few=True)))
     hidden = _hidden(program, args) if any(v.why for v in found) else []
     for other in (eager, composed) if hidden else ():
         changed, exact, spared = _spared(result, other, truth, hidden)
