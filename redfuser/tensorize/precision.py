@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from redfuser.acrf.cascade import Cascade, Let, Reduce, stmt_dtype
-from redfuser.acrf.expr import FLOATS, Cast, Expr, Op, Ref, refs_of, walk
+from redfuser.acrf.cascade import Cascade, Let, Reduce, Stmt, stmt_dtype
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Op, Ref, indices_of, refs_of, walk
 from redfuser.acrf.state import Fused
 from redfuser.dtypes import UNIT
 
@@ -40,9 +40,29 @@ def kept(fused: Fused, name: str, product: bool = False) -> float:
 
 def read_in(cascade: Cascade, name: str) -> float:
     """The unit roundoff to which every statement that reads ``name`` rounds it first, or scales it and then rounds: less than
-    that nobody sees of it. That of float32 where one does not."""
-    found = [(power, cast) for s in cascade.stmts for power, cast in _uses(s.expr, name, 1, "", False)]
-    return min((unit_roundoff(cast) if power == 1 and cast else SINGLE for power, cast in found), default=SINGLE)
+    that nobody sees of it. That of float32 where one does not. A statement that hands it on as it is (scaled, or one of a row
+    picked: the largest, the label's) rounds it as its own readers do."""
+    found = []
+    for s in cascade.stmts:
+        for power, cast in _uses(s.expr, name, 1, "", False):
+            if power == 1 and (cast or (_hands_on(cascade, s) and s.name not in cascade.outputs)):
+                found.append(unit_roundoff(cast) if cast else read_in(cascade, s.name))
+            else:
+                found.append(SINGLE)
+    return min(found, default=SINGLE)
+
+
+def _hands_on(cascade: Cascade, s: Stmt) -> bool:
+    """Is the statement's value one of those it reads, scaled at most? An extremum is, and a sum in which all places but the one
+    that equals some number are 0."""
+    if isinstance(s, Let):
+        return True
+    match s.expr:
+        case Op(name="select", args=(Op(name="eq", args=(x, y)), _, Const(value=0))) if s.reducer.kind == "sum":
+            return any(a == Index(s.over) and s.over not in indices_of(b) and not any(s.over in cascade.stmt(n).axes
+                                                                                      for n in refs_of(b))
+                       for a, b in ((x, y), (y, x)))
+    return s.reducer.kind in ("max", "min")
 
 
 def kept_whole(fused: Fused, name: str) -> bool:
