@@ -39,7 +39,10 @@ def ranked(program: Program, space: list[TileConfig], target: Target, sketch: Sk
         times = {c: t.total for c in space if (t := sketched(sketch, c, target)) is not None}
         order = sorted(times, key=times.__getitem__) or space
         plain = [c for c in order if c.schedule == "auto"]
-        ahead, rest = [*[c for c in order if c.schedule != "auto"][:LOOKED], *plain[:LOOKED]], plain[LOOKED:]
+        first = plain[:LOOKED]
+        if sketch.narrowed:  # how many steps of a segment are left of a row a sketch does not know, so one of each is looked at
+            first += {c.segment: c for c in reversed(plain) if all(c.segment != f.segment for f in first)}.values()
+        ahead, rest = [*[c for c in order if c.schedule != "auto"][:LOOKED], *first], [c for c in plain if c not in first]
     made: list[tuple[TileKernel, ...]] = []
     found: dict[TileConfig, float] = {}
     lacking: dict[str, LoweringError] = {}
