@@ -32,7 +32,7 @@ MOST = 256
 """Bytes of a thread's registers that may be elements on their way: a quarter of what it has."""
 PIECE = 16
 """Bytes of an access."""
-KINDS = ("f32", "f16", "bf16", "i32", "i64")
+KINDS = ("f32", "f16", "bf16", "i32", "i64", "e4m3", "e5m2", "i8", "u8", "bool")
 
 
 def apart(kernel: TileKernel, singly: Callable[[Parallel], bool]) -> TileKernel:

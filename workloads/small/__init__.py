@@ -12,6 +12,7 @@ from workloads.small import (
     lines,
     losses,
     mixed,
+    octets,
     pairs,
     pictures,
     sequences,
@@ -23,7 +24,8 @@ from workloads.small.spec import Program
 
 def programs() -> list[Program]:
     """All of them, in order."""
-    modules = (losses, pairs, pictures, sequences, mixed, states, behind, factors, lines, alongside, held, special)
+    modules = (losses, pairs, pictures, sequences, mixed, states, behind, factors, lines, alongside, held, special,
+               octets)
     return [p for m in modules for p in m.PROGRAMS.found]
 
 
