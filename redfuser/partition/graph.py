@@ -19,7 +19,8 @@ from redfuser.tvm_compat import relax
 @dataclass(eq=False, slots=True)
 class Node:
     """A tensor. ``stmt`` is None for a parameter or an opaque result; ``var`` is the Relax variable it is the value of,
-    empty for an intermediate inside one op. ``lead`` is the node that stands for its statement (``topk`` has two)."""
+    empty for an intermediate inside one op. ``lead`` is the node that stands for its statement (``topk`` has two). ``lined``:
+    it is a result of the program whose elements lie in order."""
 
     key: int
     name: str
@@ -30,6 +31,7 @@ class Node:
     var: str = ""
     lead: Node | None = None
     escapes: bool = False
+    lined: bool = False
     weight: bool = False
 
     @property

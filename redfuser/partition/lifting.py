@@ -25,10 +25,11 @@ Operand = tuple[tuple[int, ...], str]
 
 
 def build_graph(module: Any, provenance: dict[str, Provenance], weights: frozenset[str] = frozenset(),
-                written: bool = False) -> Graph:
+                written: bool = False, lined: tuple[bool, ...] = ()) -> Graph:
     """Lift every binding of ``module["main"]``. Ops that do not lift become boundaries, never an error. ``weights`` are
-    the parameters of ``main`` that do not change from call to call. written: as :class:`Legaliser` has it."""
-    return _Builder(module, provenance, weights, written).build()
+    the parameters of ``main`` that do not change from call to call. written: as :class:`Legaliser` has it; lined: of each
+    result, whether its elements lie in order."""
+    return _Builder(module, provenance, weights, written).build(lined)
 
 
 class _Builder:
@@ -43,7 +44,7 @@ class _Builder:
         self.graph = Graph([], [], {}, [])
         self.tensors: dict[Any, Any] = {}
 
-    def build(self) -> Graph:
+    def build(self, lined: tuple[bool, ...]) -> Graph:
         for p in self.func.params:
             if isinstance(p.struct_info, TensorStructInfo):
                 node = self.boundary(p.name_hint, p.struct_info)
@@ -56,8 +57,10 @@ class _Builder:
                 for b in block.bindings:
                     self.binding(b.var, b.value if hasattr(b, "value") else None)
             body = body.body
-        for node in self.flatten(self.value(body)):
+        made = self.flatten(self.value(body))
+        for node, in_order in zip(made, lined if len(lined) == len(made) else (False,) * len(made), strict=True):
             node.escapes = True
+            node.lined |= in_order
         connect(self.graph.units)
         write_out(self.graph)
         for u in self.graph.units:

@@ -10,7 +10,7 @@ from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import BYTES
 from redfuser.partition.epilogue import in_the_call, launches, moves, rounds
 from redfuser.partition.graph import Node, Unit
-from redfuser.partition.permuted import source_of
+from redfuser.partition.permuted import copied, source_of
 from redfuser.partition.positions import lines
 
 LEAST = 2
@@ -50,10 +50,13 @@ def scattered(u: Unit) -> bool:
 
 
 def turned(units: Collection[Unit], wanted: Collection[Node]) -> bool:
-    """Does a kernel read, row by row, what these make of a tensor that lies in pieces? torch's result lies as its operand does,
-    and is copied."""
-    return any(n in wanted for u in units for n in u.results) and any(
-        in_pieces(n) and 2 * prod(n.shape) > prod(u.results[0].shape) for u in units if launches(u) for n in u.args)
+    """Does a kernel read, row by row, what these make of a tensor that lies in pieces? Or is it returned, and made of one that
+    lies across? torch's result lies as its operand does, and is copied."""
+    read = {n for u in units if launches(u) for n in u.args if 2 * prod(n.shape) > prod(u.results[0].shape)}
+    made = [n for u in units for n in u.results]
+    if any(n.lined for n in made) and any(map(copied, read)):
+        return True
+    return any(n in wanted for n in made) and any(map(in_pieces, read))
 
 
 def in_pieces(n: Node) -> bool:

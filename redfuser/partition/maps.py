@@ -25,7 +25,7 @@ from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.lifting import lies, tables
 from redfuser.partition.lone import LEAST, pays, replaced, turned
 from redfuser.partition.map_draft import map_draft
-from redfuser.partition.permuted import permuted
+from redfuser.partition.permuted import copied, permuted
 from redfuser.partition.reads import TOO_MANY, crowded, moved
 from redfuser.partition.sets import Signatures, Units, bits, hiding
 from redfuser.partition.work import REGION, Spent, Work
@@ -102,6 +102,10 @@ class MapGrower:
                 self.group(u)
             except Spent:
                 self.short.append(u)
+        for n in [n for u in self.graph.units for n in u.results if n.lined]:
+            views = copied(n)
+            if views and not views & self.near.claimed and isinstance(d := self.drafted(views), Draft):
+                self.keep(d, views, self.live([*self.found, d]))
         if self.short:
             log.info("%d maps were left to torch: the work that one model may take is spent", len(self.short))
 

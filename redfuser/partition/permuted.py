@@ -1,6 +1,7 @@
-"""Views through which a library reads a map's result: which of them the map had better write itself.
+"""Views through which a library reads a map's result, or the program's caller: which of them the map had better write itself.
 
     y[i, j, l] = a map; z = y.permute(1, 0, 2); F.linear(z, w, b)    -->    z[j, i, l] = the map, as it is read
+    y[i, l] = a map; return y.T.contiguous()                         -->    z[l, i] = the map, as it is returned
 
 Of an operand whose lines lie in another order torch makes a copy, or many small products and a sum for their bias.
 """
@@ -19,24 +20,44 @@ from redfuser.partition.positions import layout
 
 
 def permuted(graph: Graph, near: Around, n: Node) -> frozenset[Unit]:
-    """The views behind a tensor, each the only reader of the one before, up to the last that permutes it; lines stay lines.
-    None where no library reads it so, or somebody else does."""
+    """The views behind a tensor, each the only reader of the one before, up to the last that permutes it: that a library reads,
+    lines as lines, or that end in a result of the program whose elements lie in order. None where somebody else reads one."""
+    for lines in (False, True):
+        views, end = _views(graph, near, n, lines)
+        read = lines and any((u.gap or u.reducing) and u not in near.claimed for u in graph.readers(end))
+        if end.lined if end.escapes else read:
+            while views and not _permutes(views[-1]):  # of what lies in order torch has that view for nothing
+                views.pop()
+            return frozenset(views)
+    return frozenset()
+
+
+def copied(n: Node) -> frozenset[Unit]:
+    """The views behind a tensor, up to the first that permutes, where its lines are across those of what they are views of:
+    laid in order, it is read or written element by element by torch."""
     views: list[Unit] = []
-    while not n.escapes and len(some := graph.readers(n)) == 1 and _view(u := some[0]) and u not in near.claimed:
-        views.append(u)
-        n = u.results[0]
-    if n.escapes or not any((u.gap or u.reducing) and u not in near.claimed for u in graph.readers(n)):
-        return frozenset()
+    while n.unit is not None and _view(n.unit, False) and (not views or not n.escapes):
+        views.append(n.unit)
+        n = n.unit.args[0]
     while views and not _permutes(views[-1]):  # of what lies in order torch has that view for nothing
         views.pop()
-    return frozenset(views)
+    return frozenset(views) if any(not _view(u, True) for u in views) else frozenset()
 
 
-def _view(u: Unit) -> bool:
-    """Does it list all of one tensor, and what lies side by side there side by side?"""
+def _views(graph: Graph, near: Around, n: Node, lines: bool) -> tuple[list[Unit], Node]:
+    """The views behind a tensor, one after another, and what the last gives. lines: those that leave these alone."""
+    views: list[Unit] = []
+    while not n.escapes and len(some := graph.readers(n)) == 1 and _view(u := some[0], lines) and u not in near.claimed:
+        views.append(u)
+        n = u.results[0]
+    return views, n
+
+
+def _view(u: Unit, lines: bool) -> bool:
+    """Does it list all of one tensor; lines: and what lies side by side there side by side?"""
     at, axes = source_of(u)
     whole = moves(u) and len(u.results) == 1 and prod(u.results[0].shape) == prod(u.args[0].shape)
-    return whole and bool(at and axes) and axes[-1] in axes_of(at[-1])
+    return whole and bool(at and axes) and (not lines or axes[-1] in axes_of(at[-1]))
 
 
 def _permutes(u: Unit) -> bool:

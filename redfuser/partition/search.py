@@ -71,7 +71,7 @@ class Partitioner:
         self.abreast = abreast if arch == HOST else None
         weights = frozenset(i.name for i in getattr(imported, "inputs", ()) if i.kind != "user")
         written = maps and TARGETS.get(arch, REFERENCE).kind == "cuda"
-        self.graph: Graph = build_graph(imported.mod, dict(imported.provenance or {}), weights, written)
+        self.graph: Graph = build_graph(imported.mod, dict(imported.provenance or {}), weights, written, imported.lined)
         self.once = decided(self.graph)
         self.opaque = account.opaque(self.graph, imported)
         self.declined: list[account.Declined] = []

@@ -20,9 +20,15 @@ VECTOR = 16
 LINE = 64
 """Bytes of neighbours below which a row of a tile is not worth having for itself."""
 SQUARE = 32
-"""Rows and elements of a tile of which some tensor has neighbouring rows next to each other."""
+"""Rows and elements of a tile of which some tensor has neighbouring rows next to each other; twice as many of halves. One H200,
+us, 4096 x 4096, of 32 for 128 threads, of 64 for 128, for 256 (torch.compile): float32 37.7, 40.1, 37.0 (41.4), bfloat16 30.7,
+28.7, 27.0 (25.2), with another operand 36.1, 34.8, 40.2 (34.7), to 8 bits 23.3, 19.9, 20.3 (29.8)."""
 BLOCKS = 4
 """Blocks per multiprocessor that smaller tiles are made for."""
+FEW = 8
+"""Rows, or elements of one, up to which such a tile has all of them: the colours of a picture whose pixels lie side by side.
+Each thread has eight elements: 32 x 512 x 512 pixels of three float32 colours as three pictures and back 57 and 52 us on an
+H200 (torch.compile 52); of 128 pixels for 128 threads 5050, which was not looked into."""
 ODD = range(7, 33)
 """Elements of a row that no vector divides, of which a tile has as many rows as it has threads. One H200, us, padded to a power
 of two, and so, torch.compile: float32 maps of 262144 rows of 9 4.8, 3.7, 3.7, of 131072 of 15 4.0, 3.5, 3.3, of 65536 of
@@ -56,7 +62,12 @@ def map_configs(kernel: Kernel, roles: Roles, target: Target) -> list[TileConfig
     narrow = min((BYTES[t.dtype] for t in (*kernel.reads, *kernel.writes)), default=2)
     vector = max(1, VECTOR // max(2, narrow))
     if any(x.indices[-1] == Index(roles.rows) and roles.segment in indices_of(x) for x in loads):
-        return [TileConfig(SQUARE, SQUARE, t, 0, "registers", False) for t in (128, 256)]
+        if min(rows, n) <= FEW:
+            few = 1 << (min(rows, n) - 1).bit_length()
+            sides = [(few, 8 * t // few, t) for t in (128, 64)]
+            return [TileConfig(*(s if rows <= n else (s[1], s[0], s[2])), 0, "registers", False) for s in sides]
+        side = SQUARE if narrow > 2 or min(n, rows) <= SQUARE else 2 * SQUARE
+        return [TileConfig(side, side, t, 0, "registers", False) for t in (128, 256)]
     full = {x for x in loads if roles.segment in indices_of(x)}
     asked = max(1, _bytes(full))
     elements = prod(roles.extents[a] for a in roles.grid) * rows * n

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from redfuser.acrf import fuse, parse_cascade
+from redfuser.acrf import fuse, mapped, parse_cascade
 from redfuser.acrf.cascade import Axis
 from redfuser.acrf.expr import Cast, Const, Index, Load, Op, f32, walk
 from redfuser.acrf.index import at, i64
@@ -82,6 +82,10 @@ def written(text: str) -> Fused:
     return fused
 
 
+ACROSS = """cascade across(x: f16[96, 160], y: f16[160, 96], w: f32[160]) over l
+  z[i, l] = f16(f32(x[i, l]) + f32(y[l, i]) * w[l])
+  return z
+"""
 QUOTIENT = """cascade quotient(x: bf16[100, 64], y: bf16[200, 64]) over l
   s[i, l] = sum[c] f32(x[i, c]) * f32(y[l, c])
   p[i, l] = bf16(s) / bf16(24.0)
@@ -119,6 +123,7 @@ CASES: dict[str, tuple[Callable[[], Fused], tuple[tuple[str, int], ...]]] = {
     "components": (lambda: written(COMPONENTS), (("single", 1), ("multi", 2))),
     "weighted": (lambda: written(WEIGHTED), (("resident", 1),)),
     "labelled": (lambda: written(LABELLED), (("resident", 1), ("single", 1))),
+    "across": (lambda: mapped(parse_cascade(ACROSS)), (("map", 1),)),
     "grouped": (lambda: examples.attention(Shape(b=1, h=4, hk=2, i=20, n=90, d=32)), (("single", 1),)),
 }
 

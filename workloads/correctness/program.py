@@ -176,7 +176,7 @@ def _changed(x: torch.Tensor, i: In, what: str, g: torch.Generator) -> torch.Ten
             x = x.flatten(max(1, x.dim() - 2))[..., :1].reshape(*i.shape[: max(1, x.dim() - 2)], *(1,) * min(2, x.dim() - 1))
             x = x.expand(i.shape)
         case "zeros" if i.kind == "data":
-            x.view(-1, i.shape[-1])[::2] = 0.0
+            x.view(-1, *i.shape[-1:])[::2] = 0.0
         case "outlier" if i.kind == "data":
             x.view(-1)[int(torch.randint(x.numel(), (), generator=g))] = 1e4 if i.dtype != "e4m3" else 448.0
         case "spread" if i.kind != "weight":

@@ -1,0 +1,77 @@
+"""Tiles that are read as memory has them, and used with rows and columns the other way round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from redfuser.acrf.expr import BYTES, Expr, Index, Load, map_children, walk
+from redfuser.tensorize.ir.effects import Names, every, with_bodies, with_exprs
+from redfuser.tensorize.ir.nodes import Assign, Copy, Gemm, Parallel, ReduceTile, Roles, ScanTile, TileKernel, TileStmt
+from redfuser.tensorize.ir.parts import Buffer
+
+WORD = 4
+"""Bytes of a bank of shared memory: rows begin one further in each, so that a column lies in all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTiles:
+    """Through shared memory, where a map reads a tile across its rows::
+
+        copy x[b, a] -> x_tile                            copy x[b, a] -> x_tile
+        parallel i, j: y_tile[i, j] = f(x_tile[j, i])     parallel j, i: x_turned[i, j] = x_tile[j, i]
+        copy y_tile -> y[a, b]                      -->   parallel i, j: y_tile[i, j] = f(x_turned[i, j])
+                                                          copy y_tile -> y[a, b]
+
+    Threads then have neighbours of what they read, and neighbours of what they write: without it one of the two would be
+    element by element, each in a line of its own. Requires a kernel of maps, and a tile that is read so and in no other way.
+    Changes no value."""
+
+    def __call__(self, kernel: TileKernel) -> TileKernel:
+        stmts = list(every(kernel.body))
+        if any(isinstance(s, (Gemm, ReduceTile, ScanTile, Roles)) for s in stmts):
+            return kernel
+        given = {p.name for p in kernel.params}
+        made = [s.dst.buffer for s in stmts if isinstance(s, Copy) and s.src.buffer in given and not s.dst.dims]
+        loops = [s for s in stmts if isinstance(s, Parallel)]
+        turned: dict[str, Buffer] = {}
+        names = Names(kernel)
+        for b in kernel.buffers:
+            at = [_turned(x, s) for s in loops for a in s.body for x in _loads(a) if x.tensor == b.name]
+            if b.scope == "fragment" and len(b.shape) == 2 and made.count(b.name) == 1 and at and all(at):
+                down, across = b.shape
+                spare = max(1, WORD // BYTES[b.dtype])
+                turned[b.name] = Buffer(names.fresh(f"{b.name}_turned"), "shared", b.dtype, (across, down + spare))
+        if not turned:
+            return kernel
+
+        def go(e: Expr) -> Expr:
+            if isinstance(e, Load) and e.tensor in turned:
+                return Load(turned[e.tensor].name, e.indices[::-1], e.dtype)
+            return map_children(e, go)
+
+        def visit(body: tuple[TileStmt, ...]) -> tuple[TileStmt, ...]:
+            out: list[TileStmt] = []
+            for s in body:
+                out.append(with_exprs(s, go) if isinstance(s, Parallel) else with_bodies(s, visit))
+                if isinstance(s, Copy) and s.dst.buffer in turned:
+                    out.append(_turn(kernel, s.dst.buffer, turned[s.dst.buffer]))
+            return tuple(out)
+
+        body = visit(kernel.body)
+        return replace(kernel, body=body, buffers=(*kernel.buffers, *turned.values()))
+
+
+def _loads(a: Assign) -> list[Load]:
+    return [x for e in (*a.indices, a.expr) for x in walk(e) if isinstance(x, Load)]
+
+
+def _turned(x: Load, s: Parallel) -> bool:
+    """Is it the tile's element in the column that the loop's row is?"""
+    return len(s.vars) == 2 and x.indices == (Index(s.vars[1]), Index(s.vars[0]))
+
+
+def _turn(kernel: TileKernel, name: str, to: Buffer) -> TileStmt:
+    shape = next(b.shape for b in kernel.buffers if b.name == name)
+    down, across = (Index(v) for v in ("j", "i"))
+    return Parallel((down.axis, across.axis), shape, (Assign(to.name, (across, down), Load(name, (down, across), to.dtype)),),
+                    "the other way round")
