@@ -60,7 +60,10 @@ def _parts(kernel: TileKernel, s: Parallel, names: Names, made: list[Buffer]) ->
         return [s]
     if tiles and not all(isinstance(t, (Copy, Parallel)) for t in kernel.body):
         return [s]
-    once = dict.fromkeys(x for a in s.body for x in _always(a.expr) if x.tensor in params)
+    there = {(kernel.homes[n].shape, at) for n, at in (*((x.tensor, x.indices) for a in s.body for x in _always(a.expr)),
+                                                      *((a.target, a.indices) for a in s.body)) if n in params}
+    once = dict.fromkeys(x for a in s.body for x in walk(a.expr) if isinstance(x, Load) and x.tensor in params
+                         and (kernel.homes[x.tensor].shape, x.indices) in there)
     first = [x for x in once if params[x.tensor] in KINDS and _side_by_side(x.indices, s)]
     last = [a for a in s.body if a.target in params and params[a.target] in KINDS and _side_by_side(a.indices, s)]
     if any(not _in_pieces(kernel, n) for n in (*(x.tensor for x in first), *(a.target for a in last))):
@@ -93,7 +96,8 @@ def _in_pieces(kernel: TileKernel, name: str) -> bool:
 
 
 def _always(e: Expr) -> list[Load]:
-    """The loads that are made whatever is chosen: a choice may guard those of its branches."""
+    """The loads that are made whatever is chosen: a choice may guard those of its branches. (Where one of these is at a place
+    that is read or written in any case, of a tensor of that shape, it guards nothing.)"""
     if isinstance(e, Load):
         return [e]
     kids = e.args[:1] if isinstance(e, Op) and e.name in ("select", "and", "or") else children(e)

@@ -10,14 +10,11 @@ from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import BYTES
 from redfuser.partition.epilogue import in_the_call, launches, moves, rounds
 from redfuser.partition.graph import Node, Unit
-from redfuser.partition.permuted import copied, source_of
+from redfuser.partition.permuted import RUN, copied, source_of
 from redfuser.partition.positions import lines
 
 LEAST = 2
 """Operations of the program that a group replaces, at least: one by itself runs as well in torch."""
-RUN = 128
-"""Bytes side by side, of each tensor that torch joins, at least for it to take no longer than a copy: on an H200 runs of 256
-take as long as one and of 4 four times as long; between the two nothing was measured."""
 
 
 def pays(u: Unit, large: int) -> bool:

@@ -26,6 +26,8 @@ ANEW = 16
 take as long as writing two bytes and reading them."""
 TOGETHER = 32
 """Elements of the fastest axis, at least, that are taken together once it is split: 64 bytes of halves."""
+BESIDE = 8
+"""Elements of the fastest axis up to which a block has whole rows, and computes what they share once: the sides of a box."""
 SIZE = 512
 """Nodes of all results' expressions, at most."""
 
@@ -160,6 +162,7 @@ class MapDrafter(Drafter):
         for node, at in ev.lets:
             if node.unit in self.units:
                 places.setdefault(node, set()).add(at)
+        beside = {a for a in order[-1:] if self.extents[a] <= BESIDE}
         anew = 0
         for node, seen in places.items():
             if any(map(by_data, seen)):
@@ -167,7 +170,7 @@ class MapDrafter(Drafter):
             if len(seen) > 1 and (anew := anew + (len(seen) - 1) * computed(node)) > ANEW:
                 return Reject("RF306", node, "maps are read at several places by a window",
                               "they would be computed anew for each of its places")
-            if dear(node) and (len(seen) > 1 or not all(axes <= axes_in(at) for at in seen)):
+            if dear(node) and (len(seen) > 1 or not all(axes - beside <= axes_in(at) for at in seen)):
                 return Reject("RF306", node, "what is dear to compute is read along fewer axes, or at several places",
                               "it would be computed anew for each of its readers")
         if len({id(x) for s in sinks if s.value for x in shared_walk(s.value.expr)}) > SIZE:

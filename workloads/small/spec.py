@@ -60,7 +60,7 @@ class Program:
         def inputs(device: str, seed: int) -> Inputs:
             return tuple(i.drawn(device, seed * len(self.ins) + n) for n, i in enumerate(self.ins))
 
-        return Case("small", self.fn.__name__.strip("_").replace("_", "-"), next(iter(kinds)),
+        return Case("small", self.fn.__name__.strip("_").replace("_", "-"), next(iter(kinds), "i64"),
                     {"inputs": [list(i.shape) for i in self.ins]}, build=partial(Of, self.fn), inputs=inputs, flops=0,
                     bytes=moved, sets=("small",))
 
