@@ -29,10 +29,14 @@ SEED = 20240229
 
 
 def seed() -> None:
+    """As ``torch.manual_seed`` does, which looks through its callers for every device that is not there: 1 ms, twice a test."""
     random.seed(SEED)
     np.random.seed(SEED)
     if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(SEED)
+        torch = sys.modules["torch"]
+        torch.default_generator.manual_seed(SEED)
+        if torch.cuda.is_initialized():  # before, it has the seed of the import
+            torch.cuda.manual_seed_all(SEED)
 
 
 class _SeededTorch:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from redfuser import api, pipeline
 from redfuser.autotune import records
 from redfuser.autotune.lookup import Decision, Records
 from redfuser.autotune.records import Choice, Record
-from redfuser.autotune.space import candidates
+from redfuser.autotune.space import Candidate, candidates
 from redfuser.cli.explain import detail
 from redfuser.errors import LoweringError
 from redfuser.kernels import produce
@@ -21,9 +23,17 @@ from tests import fused_examples as examples
 from tests.autotune.planted import record
 
 FUSED = examples.softmax(256, 4096)
-FOUND = candidates(FUSED, "sm_90a", "full")
-OTHER = next(c for c in FOUND if c.own and c.rank == 2).choice
 TEXTS = ("program", "tiles", "source")
+
+
+@cache
+def found() -> list[Candidate]:
+    """All candidates there are; not where tests are only collected."""
+    return candidates(FUSED, "sm_90a", "full")
+
+
+def other() -> Choice:
+    return next(c for c in found() if c.own and c.rank == 2).choice
 
 
 def decided(r: Record, **how: Any) -> Produced:
@@ -32,54 +42,58 @@ def decided(r: Record, **how: Any) -> Produced:
 
 def test_the_models_choice_is_the_first_candidate_and_all_can_be_had() -> None:
     plain = produce("softmax", FUSED, "sm_90a", build=False, verify="0")
-    assert decided(record(FUSED, FOUND[0].choice)).stages == plain.stages
-    assert len(FOUND) > 3 and len({repr(c.choice) for c in FOUND}) == len(FOUND)
-    assert FOUND[0].own and FOUND[0].rank == 0 and any(not c.own for c in FOUND)
+    known = found()
+    assert decided(record(FUSED, known[0].choice)).stages == plain.stages
+    assert len(known) > 3 and len({repr(c.choice) for c in known}) == len(known)
+    assert known[0].own and known[0].rank == 0 and any(not c.own for c in known)
 
 
 def test_the_models_choice_comes_first_where_the_model_itself_finds_another_faster() -> None:
     """What it finds faster by less than it may be off is not taken; what is measured has to hold what would be."""
-    found = candidates(examples.variance(4096, 8192), "sm_90a", "quick")
-    seconds = [c.seconds for c in found if c.seconds is not None]
-    assert found[0].own and found[0].rank == 0 and found[0].seconds is not None and found[0].seconds > min(seconds)
-    assert len(found) <= 6
+    known = candidates(examples.variance(4096, 8192), "sm_90a", "quick")
+    seconds = [c.seconds for c in known if c.seconds is not None]
+    assert known[0].own and known[0].rank == 0 and known[0].seconds is not None and known[0].seconds > min(seconds)
+    assert len(known) <= 6
 
 
 def test_a_planted_record_is_obeyed_and_named() -> None:
-    plain, made = produce("softmax", FUSED, "sm_90a", build=False, verify="0"), decided(record(FUSED, OTHER))
+    choice = other()
+    plain, made = produce("softmax", FUSED, "sm_90a", build=False, verify="0"), decided(record(FUSED, choice))
     assert made.stages["source"] != plain.stages["source"] and made.notes == ()
     assert made.config.startswith("project record, H200 2026-11-23: ") and made.measured is not None
-    asked = produce("softmax", FUSED, "sm_90a", build=False, verify="0", strategy=OTHER.strategy,
-                    order=lambda legal: [c for c in legal if c.to_json() == OTHER.config])
-    again = decided(record(FUSED, OTHER))
+    asked = produce("softmax", FUSED, "sm_90a", build=False, verify="0", strategy=choice.strategy,
+                    order=lambda legal: [c for c in legal if c.to_json() == choice.config])
+    again = decided(record(FUSED, choice))
     assert all(made.stages[t] == asked.stages[t] == again.stages[t] for t in TEXTS), "the same record, the same bytes"
 
 
-@pytest.mark.parametrize("choice", [
-    replace(OTHER, config={**(OTHER.config or {}), "rows": 3}),  # no such configuration
-    replace(OTHER, config=None), replace(OTHER, strategy="resident" if OTHER.strategy != "resident" else "map"),
-    Choice("no such strategy"), Choice("multi", 1 << 20, OTHER.config)])
-def test_what_is_no_longer_there_is_told_and_the_model_decides(choice: Choice) -> None:
-    made, plain = decided(record(FUSED, choice)), produce("softmax", FUSED, "sm_90a", build=False, verify="0")
+@pytest.mark.parametrize("changed", [
+    lambda c: replace(c, config={**(c.config or {}), "rows": 3}),  # no such configuration
+    lambda c: replace(c, config=None), lambda c: replace(c, strategy="resident" if c.strategy != "resident" else "map"),
+    lambda c: Choice("no such strategy"), lambda c: Choice("multi", 1 << 20, c.config)])
+def test_what_is_no_longer_there_is_told_and_the_model_decides(changed: Callable[[Choice], Choice]) -> None:
+    made, plain = decided(record(FUSED, changed(other()))), produce("softmax", FUSED, "sm_90a", build=False, verify="0")
     assert [n.code for n in made.notes] == ["RF705"] and "project record" in made.notes[0].text
     assert made.stages == plain.stages and made.config == plain.config and made.measured is None
 
 
 def test_no_record_gets_past_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = other()
+
     def refuse(program: Any, config: Any, *rest: Any) -> tuple[str, ...]:
-        if config.to_json() == OTHER.config:
+        if config.to_json() == choice.config:
             raise LoweringError("RF903", "does not compute its cascade", why="planted")
         return ("checked",)
 
     monkeypatch.setattr("redfuser.plan.checked_tiles", refuse)
-    made = decided(record(FUSED, OTHER))
+    made = decided(record(FUSED, choice))
     assert [n.code for n in made.notes] == ["RF705"] and "planted" in made.notes[0].text and made.checks == ("checked",)
 
 
 def test_a_kernel_of_another_text_is_told() -> None:
-    text = records.text_of(decided(record(FUSED, OTHER)).stages["source"])
-    assert text and decided(record(FUSED, OTHER, text=text)).notes == ()
-    note, = decided(record(FUSED, OTHER, text="0" * 16)).notes
+    text = records.text_of(decided(record(FUSED, other())).stages["source"])
+    assert text and decided(record(FUSED, other(), text=text)).notes == ()
+    note, = decided(record(FUSED, other(), text="0" * 16)).notes
     assert note.code == "RF706"
 
 

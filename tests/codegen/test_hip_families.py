@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from redfuser.bench.correctness.build import compiled
-from workloads.correctness import Program, all_programs
+from tests.listed import all_programs
+from workloads.correctness import Program
 
 FIRST: dict[str, Program] = {}
 for program in all_programs():

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -64,7 +65,9 @@ def _ready(make: Callable[[], nn.Module], dtype: torch.dtype) -> nn.Module:
 
     logging.set_verbosity_error()
     torch.manual_seed(0)
-    model = make()
+    with pytest.MonkeyPatch.context() as patch:  # transformers draws all of them again
+        patch.setattr(nn.Linear, "reset_parameters", lambda _: None)
+        model = make()
     # the default initialisation gives almost uniform attention; these weights make the scores spread over a few units
     with torch.no_grad():
         for name, p in model.named_parameters():

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_built_here_measured_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redfuser.bench.build.THIN_BYTES", 1000)
+    monkeypatch.setenv("REDFUSER_VERIFY", "0")  # of the same cases test_workloads checks the certificates
     for workload, shape in (("mha", "smoke-80"), ("models", "llama-decode-smoke")):
         built = CliRunner().invoke(cli, ["bench", "build", workload, "--shapes", shape, "--target", "cpu", "-q",
                                          "-o", str(tmp_path)])

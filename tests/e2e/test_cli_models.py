@@ -123,11 +123,19 @@ def test_a_refused_cascade_has_a_reason_and_fails_the_required_coverage(folder: 
 
 def test_torch_adds_nothing_to_an_error(folder: Path) -> None:
     """In a process of its own: torch's log goes to the stderr that there was when torch was imported."""
-    for name, code in (("raising", "RF107"), ("branching", "RF118")):
-        r = subprocess.run([sys.executable, "-m", "redfuser", "explain", "-q", f"some_models:{name}"], capture_output=True, text=True,
-                           timeout=300, env={**os.environ, "PYTHONPATH": str(Path(redfuser.__file__).parents[1])})
-        assert r.returncode == 1 and r.stdout == ""
-        assert r.stderr.startswith(code) and len(r.stderr.splitlines()) == 3, r.stderr
+    errors = {"raising": "RF107", "branching": "RF118"}
+    code = ("import sys\nfrom redfuser.cli.main import main\n"
+            f"for name in {list(errors)}:\n"
+            "    sys.argv = ['redfuser', 'explain', '-q', f'some_models:{name}']\n"
+            "    try:\n        main()\n"
+            "    except SystemExit as end:\n        print('ended', name, end.code, file=sys.stderr)\n")
+    r = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300,
+                       env={**os.environ, "PYTHONPATH": str(Path(redfuser.__file__).parents[1])})
+    assert r.returncode == 0 and r.stdout == "", r.stderr
+    lines = r.stderr.splitlines()
+    assert len(lines) == 8, r.stderr
+    for (name, error), said in zip(errors.items(), (lines[:4], lines[4:]), strict=True):
+        assert said[0].startswith(error) and said[3] == f"ended {name} 1", r.stderr
 
 
 def test_a_target_that_does_not_exist(folder: Path) -> None:

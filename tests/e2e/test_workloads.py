@@ -8,7 +8,7 @@ import pytest
 
 import redfuser
 from redfuser.testing import assert_within_rule
-from workloads import all_cases
+from tests.listed import all_cases
 
 KINDS = ("mha/smoke-80", "mha/smoke-decode", "attention/softcap-smoke", "attention/window-smoke", "attention/gqa-decode-smoke",
          "attention/alibi-smoke", "norms/softmax-6x200", "norms/layernorm-6x200", "norms/rmsnorm-max-6x200",

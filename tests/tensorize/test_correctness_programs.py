@@ -8,7 +8,8 @@ import random
 import pytest
 
 from redfuser.bench.correctness.interpret import one
-from workloads.correctness import Program, all_programs, draws
+from tests.listed import all_programs
+from workloads.correctness import Program, draws
 
 FAMILIES = ("mha", "masks", "scored", "sinks", "gqa", "decode", "norms", "softmax", "losses", "routing", "quant", "statistics")
 

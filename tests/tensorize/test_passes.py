@@ -3,8 +3,9 @@ back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -128,10 +129,11 @@ CASES: dict[str, tuple[Callable[[], Fused], tuple[tuple[str, int], ...]]] = {
 }
 
 
-def programs(name: str) -> Iterator[tuple[TileProgram, list[tuple[str, int, TileKernel]]]]:
+@cache
+def programs(name: str) -> tuple[tuple[TileProgram, list[tuple[str, int, TileKernel]]], ...]:
     """Tile programs of a case, each with (pass, which kernel, the kernel after it)."""
     make, ways = CASES[name]
-    fused = make()
+    fused, made = make(), []
     for strategy, splits in ways:
         program = realise(fused, strategy, splits)  # type: ignore[arg-type]
         seen: list[tuple[str, int, TileKernel]] = []
@@ -143,18 +145,20 @@ def programs(name: str) -> Iterator[tuple[TileProgram, list[tuple[str, int, Tile
             if isinstance(kernel, TileKernel):
                 seen.append((after, count, kernel))
 
-        yield tensorize(program, configs(program, H200)[0], H200, watch), seen
+        made.append((tensorize(program, configs(program, H200)[0], H200, watch), seen))
+    return tuple(made)
 
 
-def mathematics(name: str) -> Iterator[tuple[Program, Geometry, list[tuple[str, Arranged]]]]:
+@cache
+def mathematics(name: str) -> tuple[tuple[Program, Geometry, list[tuple[str, Arranged]]], ...]:
     """Kernels of a case, each with its lowering's start and (pass, the kernel after it)."""
     make, ways = CASES[name]
-    fused = make()
+    fused, made = make(), []
     for strategy, splits in ways:
         program = realise(fused, strategy, splits)  # type: ignore[arg-type]
         config = configs(program, H200)[0]
-        for kernel in program.kernels:
-            yield program, *steps.mathematics(program, kernel, config, H200)
+        made += [(program, *steps.mathematics(program, kernel, config, H200)) for kernel in program.kernels]
+    return tuple(made)
 
 
 @pytest.mark.parametrize("name", CASES)

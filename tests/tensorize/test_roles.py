@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -101,6 +102,7 @@ CASES: dict[str, Callable[[], Fused]] = {
 WAYS = [("overlap", 128), ("persistent", 128), ("persistent", 192)]
 
 
+@cache
 def tiles(case: str, schedule: str, rows: int = 128) -> TileProgram:
     config = TileConfig(rows, 64, 2 * rows, 2, "registers", True, schedule=schedule)
     return tensorize(realise(CASES[case](), "single"), config, SMALL)

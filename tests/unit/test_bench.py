@@ -21,7 +21,7 @@ from redfuser.bench.baselines import BASELINES, artifact_path, baseline
 from redfuser.bench.runner import Options, run
 from redfuser.cli.main import cli
 from redfuser.errors import InputError
-from workloads import all_cases
+from tests.listed import all_cases
 from workloads.case import Case
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,7 +17,7 @@ from redfuser.errors import InputError
 from redfuser.strategies import realise
 from redfuser.target import target
 from redfuser.tensorize import configs, tensorize
-from workloads import all_cases
+from tests.listed import all_cases
 from workloads.correctness import Program
 
 

@@ -23,7 +23,8 @@ from redfuser.bench.correctness.examine import examine
 from redfuser.bench.correctness.judge import judge
 from redfuser.cli.correctness import correctness
 from redfuser.errors import InputError
-from workloads.correctness import In, Program, all_programs, draw, drawn, draws, find
+from tests.listed import all_programs
+from workloads.correctness import In, Program, draw, drawn, draws, find
 from workloads.correctness.steps import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]

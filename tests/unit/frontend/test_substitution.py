@@ -11,8 +11,10 @@ from torch import Tensor
 import redfuser
 from redfuser.frontend import import_model
 from redfuser.frontend.polynomial import FORMS
+from redfuser.frontend.substitution import STEPS
 
-N = 7
+N = STEPS + 2
+"""A loop without one of its steps is still as long as a solve is made for."""
 A = torch.randn(2, 3, N, N, generator=torch.Generator().manual_seed(3)) * 0.4
 Step = Callable[[Tensor, int], None]
 
