@@ -15,6 +15,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, TensorArgu
 from redfuser.errors import InputError, RedFuserError, UnsupportedError
 from redfuser.frontend import complexes, flex, substitution
 from redfuser.frontend.aten import CONVERTERS, Context, Decline
+from redfuser.frontend.aten.context import FUNCTION
 from redfuser.frontend.builder import Builder
 from redfuser.frontend.dtypes import relax_dtype
 from redfuser.frontend.imported import Imported, InputSpec, Leaf, OpaqueCall, Static
@@ -132,7 +133,8 @@ class _Import:
             mod = without_params(mod, unread)
         packed = packed_symbols(mod)
         live = {s: c for s, c in self.opaque.items() if s in packed}
-        notes = dict.fromkeys(f"{c.target} stays a torch call: {c.why}" for c in live.values() if c.why) | unmade(self.graph)
+        told = [c for c in live.values() if c.why not in ("", FUNCTION)]  # the report lists what is left of those
+        notes = dict.fromkeys(f"{c.target} stays a torch call: {c.why}" for c in told) | unmade(self.graph)
         spec = self.program.call_spec
         return Imported(
             mod=mod,

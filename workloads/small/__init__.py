@@ -15,9 +15,11 @@ from workloads.small import (
     octets,
     pairs,
     pictures,
+    roads,
     sequences,
     special,
     states,
+    turned,
 )
 from workloads.small.spec import Program
 
@@ -25,7 +27,7 @@ from workloads.small.spec import Program
 def programs() -> list[Program]:
     """All of them, in order."""
     modules = (losses, pairs, pictures, sequences, mixed, states, behind, factors, lines, alongside, held, special,
-               octets)
+               octets, turned, roads)
     return [p for m in modules for p in m.PROGRAMS.found]
 
 

@@ -24,6 +24,10 @@ HALF = ("float16", "bfloat16")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
+FUNCTION = "a library's operator"
+"""Why a function among torch's operators is a torch call, where no kernel has it."""
+
+
 class Decline(Exception):
     """This form of the arguments is not converted; the call stays a torch call."""
 
@@ -58,7 +62,7 @@ class Context:
         if key not in self.builder.called:
             tensors = tuple({"tensor": i} for i in range(len(operands)))
             symbol = self.symbol(OpaqueCall(target, (*tensors, *rest), {}, 1, True, provenance=self.builder.origin,
-                                            why="a library's operator"))
+                                            why=FUNCTION))
             self.builder.called[key] = self.emit(call_dps_packed(symbol, list(operands), tensor_info(shape, dtype)), suffix)
         return self.builder.called[key]
 
