@@ -203,7 +203,7 @@ def _walked(kernel: Kernel, roles: Roles, n: int, sketch: Sketch, target: Target
                  for m, s, t in SINGLES if s <= max(32, n) and m <= max(16, rows)]
     else:
         space = [replace(c, columns=t) for t in column_tiles(widths)
-                 for c in walk_space(target, rows, n, held(summed, t), len(summed) > len(widths))]
+                 for c in walk_space(target, rows, n, held(summed, t), len(summed) > len(widths), sketch.outer)]
         if not target.wgmma and not inner:  # rows of loads are reduced among powers of two of threads
             space = [c for c in space if c.segment & (c.segment - 1) == 0]
     if sum(widths) * (1 + sketch.apart) > WHOLE and target.tma and target.wgmma and not singles:

@@ -35,6 +35,10 @@ ASKED = 1024
 """Keys from which a few rows are worth roles: one group that computes, and copies that run ahead of it. Most of its 64 rows are
 nobody's, which costs nothing where memory is what bounds. One H200, in graphs, 32 heads on 8 of 128, beside a read of the same
 bytes: 64 x 4096 keys .239 ms for .286 (.236), 8 x 32768 in four .242 for .259 (.235), 1 x 32768 in 33 .0443 for .0452."""
+CROWDED = 8
+"""Blocks of a multiprocessor from which they are not: three blocks of sixteen rows share it, and there are enough for all. One
+query each of 2048 heads, 1024, 2048 and 4096 keys of 128, ms: .2404, .4677 and .9255 in two runs of one day, with roles .2499,
+.4766 and .9379 (cuDNN .2421, .4699, .9347 and .2405, .4704, .9320)."""
 NARROW = 64 << 10
 """Bytes of shared memory in which 64 rows of 512 columns leave no room for keys."""
 
@@ -52,14 +56,14 @@ def held(widths: list[int], tile: int) -> int:
     return sum(min(e, tile or e) for e in widths)
 
 
-def walk_space(target: Target, rows: int, n: int, columns: int, several: bool = False) -> list[TileConfig]:
+def walk_space(target: Target, rows: int, n: int, columns: int, several: bool = False, blocks: int = 1) -> list[TileConfig]:
     """Rows whose ``n`` elements are walked in segments, with accumulated products of ``columns``. several: of more weights than
-    one, each of which has registers of its own."""
+    one, each of which has registers of its own. blocks: that few rows are in all."""
     out: list[TileConfig] = []
     if rows <= 16:
         threads = 128 if round_up(columns, 16) % 32 == 0 else 64  # each warp takes eight columns, or some of these
         out += [TileConfig(16, s, threads, stages, "shared", False) for s in (64, 128) for stages in (2, 3)]
-        if target.tma and target.wgmma and n >= ASKED and columns <= 128:
+        if target.tma and target.wgmma and n >= ASKED and columns <= 128 and blocks < CROWDED * target.sms:
             out += [TileConfig(64, s, 128, 2, "registers", True, schedule="overlap") for s in (128, 64)]
     for m in (64, 128):
         for s in (64, 128, 80, 32):
