@@ -265,3 +265,9 @@ def rollout(a: Tensor) -> Any:
     """Attention that is passed on."""
     a = a.mean(1) + torch.eye(197, device=a.device, dtype=a.dtype)
     return a / a.sum(-1, keepdim=True)
+
+
+@P(In((16, 3, 224, 224), B))
+def patches(x: Tensor) -> Any:
+    """A picture in pieces, as a transformer takes it."""
+    return x.view(16, 3, 14, 16, 14, 16).permute(0, 2, 4, 1, 3, 5).reshape(16, 196, 768)
