@@ -26,9 +26,9 @@ us, 4096 x 4096, of 32 for 128 threads, of 64 for 128, for 256 (torch.compile): 
 BLOCKS = 4
 """Blocks per multiprocessor that smaller tiles are made for."""
 FEW = 8
-"""Rows, or elements of one, up to which such a tile has all of them: the colours of a picture whose pixels lie side by side.
-Each thread has eight elements: 32 x 512 x 512 pixels of three float32 colours as three pictures and back 57 and 52 us on an
-H200 (torch.compile 52); of 128 pixels for 128 threads 5050, which was not looked into."""
+"""Rows, or elements of one, up to which such a tile has all of them: the colours of a picture whose pixels lie side by
+side. Each thread has eight elements: 32 x 512 x 512 pixels of three float32 colours as three pictures and back 53.7 and
+53.7 us on an H200 (torch.compile 61.0 and 52.6); of 128 pixels for 128 threads 5050, which was not looked into."""
 ODD = range(7, 33)
 """Elements of a row that no vector divides, of which a tile has as many rows as it has threads. One H200, us, padded to a power
 of two, and so, torch.compile: float32 maps of 262144 rows of 9 4.8, 3.7, 3.7, of 131072 of 15 4.0, 3.5, 3.3, of 65536 of
