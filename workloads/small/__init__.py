@@ -15,9 +15,9 @@ from workloads.small import (
     octets,
     pairs,
     pictures,
-    roads,
     sequences,
     special,
+    spellings,
     states,
     turned,
 )
@@ -27,7 +27,7 @@ from workloads.small.spec import Program
 def programs() -> list[Program]:
     """All of them, in order."""
     modules = (losses, pairs, pictures, sequences, mixed, states, behind, factors, lines, alongside, held, special,
-               octets, turned, roads)
+               octets, turned, spellings)
     return [p for m in modules for p in m.PROGRAMS.found]
 
 
