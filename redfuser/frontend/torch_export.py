@@ -133,7 +133,7 @@ class _Import:
             mod = without_params(mod, unread)
         packed = packed_symbols(mod)
         live = {s: c for s, c in self.opaque.items() if s in packed}
-        told = [c for c in live.values() if c.why not in ("", FUNCTION)]  # the report lists what is left of those
+        told = [c for c in live.values() if c.why not in ("", FUNCTION)]  # a function may be in a kernel, as any map may
         notes = dict.fromkeys(f"{c.target} stays a torch call: {c.why}" for c in told) | unmade(self.graph)
         spec = self.program.call_spec
         return Imported(

@@ -49,3 +49,13 @@ def test_one_scale_is_one_reciprocal() -> None:
     assert '"divided", ' in text(quantised, X, torch.rand(64, 1))
     assert '"divided", ' not in text(quantised, X, torch.rand(512))
     assert '"divided", ' not in text(quantised, X, S, dialect="hip")
+
+
+def test_what_a_mask_hides_is_read_all_the_same() -> None:
+    """It lies where the mask does, and where the result is written: nothing there is outside. What is chosen by place stays
+    guarded: it may not be there."""
+    kept = text(lambda x, m: torch.where(m, x.half() / 0.9, 0.0), X.half(), X > 0)
+    assert "x0_here[j] = " in kept and "x1_here[j] = x1[l_block * " in kept
+    assert not re.search(r"if_then_else\([^\n]*x[01]\[", kept), "no element by itself"
+    padded = text(lambda x: F.pad(x, (16, 16)).clamp(min=0.1), X)
+    assert re.search(r"if_then_else\([^\n]*x0\[", padded)

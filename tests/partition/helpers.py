@@ -62,6 +62,11 @@ def interpreted(cascade: Cascade) -> Any:
     return kernel
 
 
+def source(imported: Any, p: Partition) -> str:
+    """The outer program's text, which calls kernels by their regions' names."""
+    return str(outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source)
+
+
 def execute(imported: Any, p: Partition, args: Any, change: Any = None) -> tuple[torch.Tensor, ...]:
     """The model with every region interpreted; ``change`` may alter the cascades (to see that the check can fail). The torch
     code that stands for a region, which its kernel is held against on a GPU, must say the same of the same inputs."""

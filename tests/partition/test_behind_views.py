@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from redfuser import outer
-from tests.partition.helpers import execute, flat, partitioned
+from tests.partition.helpers import execute, flat, partitioned, source
 
 W = torch.linspace(0.5, 1.5, 16)
 
@@ -40,7 +40,7 @@ def attention(q, k, v):
 def test_what_a_kernel_keeps_to_itself_is_read_by_no_other(f):
     args = tuple(torch.randn(2, 24, 64) for _ in range(3))
     imported, p = partitioned(f, args)
-    text = outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
+    text = source(imported, p)
     assert sum("mean" in str(o.op) for r in p.regions for o in r.ops) and "mean" not in text and "rsqrt" not in text, text
     assert all(r.name.replace(".", "_") in text for r in p.parts), "a kernel that nothing reads"
     for got, want in zip(execute(imported, p, args), flat(f(*args)), strict=True):
@@ -62,7 +62,7 @@ def test_a_padded_convolution_keeps_its_rounding_and_leaves_its_bias_to_the_norm
     """A library adds the bias in a kernel of its own, to what it has rounded."""
     model = Residual().half()
     imported, p = partitioned(model, (torch.randn(2, 32, 6, 6).half(), torch.randn(2, 32).half()))
-    text = outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
+    text = source(imported, p)
     assert "F.conv2d(x, p_conv_weight, padding=(1, 1))" in text and "float32" not in text
     assert " + " not in text, "the bias and the embedding are the norm's to add"
 
@@ -70,7 +70,7 @@ def test_a_padded_convolution_keeps_its_rounding_and_leaves_its_bias_to_the_norm
 def test_a_convolutions_bias_is_part_of_the_map_behind_it():
     args = (torch.randn(2, 32, 6, 6).half(), torch.randn(32, 32, 3, 3).half(), torch.randn(32).half())
     imported, p = partitioned(lambda x, w, b: F.gelu(F.conv2d(x, w, b, padding=1)), args)
-    text = outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
+    text = source(imported, p)
     assert "F.conv2d(x, w, padding=(1, 1))" in text and "F.gelu" not in text and " + " not in text, text
 
 
@@ -81,7 +81,7 @@ def test_a_bias_in_single_precision_belongs_to_what_reads_the_product(dtype, map
     model = model if map_too else model[0]
     args = (torch.randn(32, 64, dtype=dtype),)
     imported, p = partitioned(model, args)
-    text = outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
+    text = source(imported, p)
     assert text.split("F.linear(")[1].split(")")[0].endswith("bias") is not own and len(p.parts) == map_too, text
     for got, want in zip(execute(imported, p, args), flat(model(*args)), strict=True):
         torch.testing.assert_close(got, want, rtol=2e-3, atol=2e-3)
@@ -147,7 +147,7 @@ def test_a_result_and_its_view_are_two_results_or_one(f, kernels, results):
     """In half precision the value is a rounding of its own, and both had its name: the second took the first one's place."""
     args = tuple(torch.randn(2, 3, 5, 16).bfloat16() for _ in range(3))
     imported, p = partitioned(f, args)
-    text = outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
+    text = source(imported, p)
     assert len(p.regions) == kernels and sum(len(r.outputs) for r in p.regions) == results and "F." not in text, text
     for got, want in zip(execute(imported, p, args), flat(f(*args)), strict=True):
         torch.testing.assert_close(got.float(), want.float(), rtol=0.02, atol=0.02)
@@ -166,7 +166,7 @@ def test_a_transposed_convolutions_bias_is_the_next_kernels():
     """cuDNN takes none; and what torch has allocated is no copy's to align."""
     model, args = Transposed().eval(), (torch.randn(2, 4, 9, 9),)
     imported, p = partitioned(model, args)
-    text = outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
+    text = source(imported, p)
     assert " + " not in text and "clone" not in text and text.count(".contiguous()") == 2, text
     for got, want in zip(execute(imported, p, args), flat(model(*args)), strict=True):
         torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-5)

@@ -16,7 +16,7 @@ from redfuser.frontend import import_model
 from redfuser.partition import Partitioner, partition
 from redfuser.partition.maps import absorbed, launches, moves
 from redfuser.report import Report
-from tests.partition.helpers import execute, flat
+from tests.partition.helpers import execute, flat, source
 from tests.seconds import within
 
 BF = torch.bfloat16
@@ -289,7 +289,7 @@ def test_what_one_group_writes_no_other_computes_anew() -> None:
     args = (torch.randn(64, 32), torch.randn(32, 32), torch.randn(32), torch.arange(9), *(torch.randn(64, 32) for _ in range(12)))
     imported = import_model(of, args)
     p = Partitioner(imported, arch="sm_90a").run()
-    text = outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
+    text = source(imported, p)
     assert " + b" not in text and "relu(" not in text and len(p.parts) == 2, text
     for mine, theirs in zip(execute(imported, p, args), of(*args), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)

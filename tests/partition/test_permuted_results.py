@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from redfuser import outer
 from redfuser.frontend import import_model
 from redfuser.partition import Partition, Partitioner
 from redfuser.strategies import realise
 from redfuser.target import target
 from redfuser.tensorize import configs, tensorize
-from tests.partition.helpers import execute
+from tests.partition.helpers import execute, source
 
 H200 = target("sm_90a")
 
@@ -29,7 +28,7 @@ def found(f: Callable[..., Any], *args: Tensor) -> tuple[Partition, str]:
     want = f(*args)
     for got, w in zip(execute(imported, p, args), want if isinstance(want, tuple) else (want,), strict=True):
         torch.testing.assert_close(got, w)
-    return p, outer.emit(imported, p.parts, {r.name: f"k{i}_{r.fused.cascade.name}" for i, r in enumerate(p.parts)}).source
+    return p, source(imported, p)
 
 
 def x(*shape: int) -> Tensor:

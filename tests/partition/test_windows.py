@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from redfuser import outer
 from redfuser.frontend import channels_last, import_model
 from redfuser.partition import Partition, partition
-from tests.partition.helpers import execute, flat
+from tests.partition.helpers import execute, flat, source
 
 HALF = torch.float16
 Pool = Callable[[Tensor], Tensor]
@@ -113,7 +112,7 @@ def test_other_convolutions_are_a_librarys(f: Callable[..., Tensor], shapes: tup
     args = tuple(drawn(*s, odd=False) for s in shapes)
     imported = import_model(f, args)
     p = partition(imported)
-    text = outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
+    text = source(imported, p)
     assert "F.conv" in text, text
 
 
@@ -158,7 +157,7 @@ def test_pools_lie_between_norms_with_channels_last() -> None:
     model, x = Mixer().to(HALF).eval(), drawn(2, 8, 6, 4, dtype=HALF, odd=False)
     imported = channels_last(import_model(model, (x,)))
     p = partition(imported)
-    text = outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
+    text = source(imported, p)
     assert "pool" not in text and not p.unmapped
     assert text.count("contiguous.default(") == 2  # the model's operand and its result
     (mixing,) = [r for r in p.parts if "select(" in str(r.cascade)]
@@ -174,7 +173,7 @@ def test_by_itself_a_pool_is_torchs() -> None:
     x = drawn(2, 3, 8, 8)
     imported = import_model(lambda x: (F.avg_pool2d(x, 3, 2, 1), F.max_pool2d(x, 2)), (x,))
     p = partition(imported)
-    text = outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
+    text = source(imported, p)
     assert not p.parts and "aten.avg_pool2d.default(x, [3, 3], [2, 2], [1, 1], False, True)" in text
     assert "aten.max_pool2d_with_indices.default(x, [2, 2], [2, 2], [0, 0], [1, 1], False)[0]" in text
 

@@ -343,13 +343,14 @@ def test_what_is_wrong_with_a_schedule_is_not_hidden(monkeypatch: pytest.MonkeyP
 
 
 def test_a_few_rows_over_many_keys_take_roles() -> None:
-    """One group computes and one copies; not over few keys. What they compute is what sixteen rows without roles do, whose products are other instructions'."""
-    def first(n: int, splits: int) -> TileConfig:
-        fused = examples.attention(Shape(b=4, h=64, hk=8, i=1, n=n, d=128))
+    """One group computes and one copies; not over few keys, nor of so many blocks that three share a multiprocessor. What they compute is what sixteen rows without roles do, whose products are other instructions'."""
+    def first(n: int, splits: int, batch: int = 4) -> TileConfig:
+        fused = examples.attention(Shape(b=batch, h=64, hk=8, i=1, n=n, d=128))
         return configs(realise(fused, "multi" if splits > 1 else "single", splits), target("sm_90a"))[0]
 
     assert (first(4096, 4).schedule, first(4096, 4).rows, first(4096, 4).segment) == ("overlap", 64, 128)
     assert first(512, 4).schedule == "auto"
+    assert first(4096, 1, 128).schedule != "auto" and first(4096, 1, 132).schedule == "auto"
     small = realise(examples.attention(Shape(b=1, h=8, hk=2, i=1, n=300, d=64)), "multi", 2)
     roles = tensorize(small, TileConfig(64, 64, 128, 2, "registers", True, schedule="overlap"), target("sm_90a"))
     plain = tensorize(small, TileConfig(16, 64, 128, 2, "shared", False), target("sm_90a"))

@@ -201,6 +201,16 @@ def test_unknown_operators_stay_torch_calls_and_are_reported() -> None:
         assert torch.equal(ours, theirs)
 
 
+def test_a_function_that_a_kernel_has_is_not_said_to_stay_torchs() -> None:
+    """It is a map like others, of which nothing is said either where they run one by one."""
+    def angles(x: torch.Tensor) -> torch.Tensor:
+        return torch.atan2(x, x + 1) * 2 + torch.remainder(x, 0.3)
+
+    args = (torch.randn(4, 600),)
+    report = pipeline.run(angles, args, arch="sm_90a", build=False, verify="0").report
+    assert len(report.maps) == 1 and not report.opaque and not any("torch call" in n.text for n in report.notes)
+
+
 def test_templates_survive_json() -> None:
     imported = import_model(unusual, (X, torch.randint(0, 4, (4, 6))))
     for call in imported.opaque.values():
