@@ -35,7 +35,7 @@ from redfuser.tensorize.schedule.share_rows import ShareRows
 from redfuser.tensorize.schedule.skew import Skew
 from redfuser.tensorize.schedule.specialise import Specialise
 from redfuser.tensorize.schedule.stage_in_place import StageInPlace
-from redfuser.tensorize.schedule.turn import TurnTiles
+from redfuser.tensorize.schedule.transpose import TransposeTiles
 from redfuser.tensorize.schedule.turns import TakeTurns
 from redfuser.tensorize.schedule.unused import DropUnused
 
@@ -48,7 +48,7 @@ class Pass(Protocol):
 
 
 PASSES: tuple[Pass, ...] = (FoldGrid(), ReuseInPlace(), NarrowTiles(), ReuseInPlace(), JoinRows(), NameRepeats(), DropUnused(),
-                             AskEarly(), TurnTiles())
+                             AskEarly(), TransposeTiles())
 MET: tuple[Pass, ...] = (ShareRows(),)
 """Behind them, where products are those of single warps or waves."""
 REGROUPS = frozenset({SumByLane.__name__})

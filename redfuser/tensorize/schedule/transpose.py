@@ -14,7 +14,7 @@ WORD = 4
 
 
 @dataclass(frozen=True, slots=True)
-class TurnTiles:
+class TransposeTiles:
     """Through shared memory, where a map reads a tile across its rows::
 
         copy x[b, a] -> x_tile                            copy x[b, a] -> x_tile
