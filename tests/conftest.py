@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 os.environ["OPENBLAS_CORETYPE"] = "Nehalem"  # numpy's products round alike on every x86 machine, if it is said before numpy is read
 
@@ -37,6 +38,34 @@ def seed() -> None:
         torch.default_generator.manual_seed(SEED)
         if torch.cuda.is_initialized():  # before, it has the seed of the import
             torch.cuda.manual_seed_all(SEED)
+
+
+REMEMBERED = {"redfuser.tensorize.tiles": "_remembered", "redfuser.tensorize.model.roofline": "time_of",
+              "redfuser.tensorize.model.shared": "dynamic_bytes", "redfuser.tensorize.model.layout": "layouts"}
+
+
+class _Forgetting(pytest.MonkeyPatch):
+    """What is patched may lie behind what lowering remembers, and what was made with a patch does not outlive it."""
+
+    def setattr(self, *args: Any, **kwargs: Any) -> None:
+        super().setattr(*args, **kwargs)
+        _forget()
+
+    def undo(self) -> None:
+        super().undo()
+        _forget()
+
+
+def _forget() -> None:
+    for module, name in REMEMBERED.items():
+        if module in sys.modules:
+            getattr(sys.modules[module], name).cache_clear()
+
+
+@pytest.fixture
+def monkeypatch() -> Iterator[pytest.MonkeyPatch]:
+    with _Forgetting.context() as patch:
+        yield patch
 
 
 class _SeededTorch:

@@ -200,11 +200,13 @@ def band(value: torch.Tensor) -> Band | None:
     second = matrix[~same][0]
     if not bool((same | (matrix == second)).all()):
         return None
-    i, j = torch.arange(rows, device=matrix.device)[:, None], torch.arange(columns, device=matrix.device)[None, :]
-    for inside, outside, mask in ((first, second, same), (second, first, ~same)):
-        offsets = (j - i)[mask]
+    if not bool((same[1:, 1:] == same[:-1, :-1]).all()):  # it is alike along its diagonals
+        return None
+    along = torch.cat((same[:, 0].flip(0), same[0, 1:]))  # of the diagonals from the lowest, 1 - rows, up
+    for inside, outside, mask in ((first, second, along), (second, first, ~along)):
+        offsets = mask.nonzero() + 1 - rows
         low, high = int(offsets.min()), int(offsets.max())
-        if bool((mask == ((j - i >= low) & (j - i <= high))).all()):
+        if high - low + 1 == offsets.numel():
             return Band(low if low > 1 - rows else None, high if high < columns - 1 else None, inside.item(),
                         outside.item())
     return None

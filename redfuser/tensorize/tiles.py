@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import reduce
+from functools import lru_cache, reduce
 
 from redfuser.errors import LoweringError
 from redfuser.sizes import Symbol
@@ -24,6 +24,9 @@ from redfuser.tensorize.needed import Tiles, asking, shorter
 from redfuser.tensorize.schedule import Pass, passes, scheduled
 from redfuser.tensorize.summary import summary
 
+REMEMBERED = 256
+"""Tile programs that are kept: what chooses among ways, among splits and among configurations asks for the same ones."""
+
 Watcher = Callable[[str, Kernel | TileKernel], None]
 """Told of each pass that changed something: its name, and the kernel after it."""
 
@@ -35,6 +38,10 @@ def tensorize(program: Program, config: TileConfig, target: Target, watch: Watch
 
     Raises LoweringError RF484 to RF494 for what has no tile form, with the statement it is about, and RF903 for a program
     that is ill-formed."""
+    return (_remembered if watch is None else _made)(program, config, target, watch, to_run)
+
+
+def _made(program: Program, config: TileConfig, target: Target, watch: Watcher | None, to_run: bool) -> TileProgram:
     kernels, roundings, scratch = [], [], []  # type: list[TileKernel], list[str], list[TensorArg]
     together = by_thread(program, config)
     for kernel in program.kernels:
@@ -68,6 +75,9 @@ def tensorize(program: Program, config: TileConfig, target: Target, watch: Watch
     whole = TileProgram(program.fused.cascade.name, args, tuple(kernels), outputs, tuple(dict.fromkeys(roundings)),
                         tuple(sorted(config.to_json().items(), key=lambda kv: kv[0])))
     return _well_formed(whole)
+
+
+_remembered = lru_cache(maxsize=REMEMBERED)(_made)
 
 
 def _listed(at: Geometry, tiles: TileKernel, through: tuple[Pass, ...]) -> tuple[

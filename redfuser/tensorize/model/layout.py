@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from redfuser.acrf.expr import BYTES, Index, Load, walk
@@ -78,6 +79,7 @@ def warp_group(g: Gemm, m: int, threads: int, target: Target) -> bool:
     return target.wgmma and m >= 64 and threads % 128 == 0
 
 
+@lru_cache(maxsize=256)
 def layouts(kernel: TileKernel, target: Target) -> dict[str, Layout]:
     """The layout of every fragment of two dimensions."""
     shapes, root = alike(kernel)

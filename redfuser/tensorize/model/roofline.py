@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 
 from redfuser.acrf.expr import BYTES
@@ -93,6 +94,7 @@ class Blocks:
     again: float = 0.0
 
 
+@lru_cache(maxsize=256)
 def time_of(kernel: TileKernel, target: Target) -> Time | None:
     n = needs(kernel, target)
     if lacks(kernel, target, n.shared):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 
 from redfuser.acrf.expr import BYTES
@@ -23,6 +23,7 @@ STATIC = 1024
 scan: one alignment of the dynamic part."""
 
 
+@lru_cache(maxsize=256)
 def dynamic_bytes(kernel: TileKernel, target: Target) -> int:
     """Bytes a launch asks for."""
     return arena_bytes(lives(kernel, target))
