@@ -23,6 +23,8 @@ from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, map_children, walk
 from redfuser.acrf.state import Fused
 from redfuser.dtypes import SMALLEST_NORMAL, UNIT
 
+EXACT = frozenset({"neg", "abs", "max", "min", "select"})
+"""Arithmetic that gives one of its operands, or its opposite."""
 FAINT = 4
 """Trials of such rows."""
 
@@ -35,10 +37,8 @@ def check_roundings(fused: Fused, seed: int = 0) -> Iterator[str]:
         return
     fused, length = measured(fused, 24, True)  # the whole row, since a result may rest on its length
     cascade = fused.cascade
-    casts = {x.dtype for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Cast) and x.dtype in FLOATS
-             and x.arg.dtype in FLOATS}
-    casts |= {s.dtype for s in cascade.stmts if isinstance(s, Reduce) and s.dtype in FLOATS}
-    narrow = [d for d in casts if UNIT[d] > UNIT["f32"]]
+    narrow = {x.dtype for s in cascade.stmts for x in walk(s.expr) if _rounds(x)}
+    narrow |= {s.dtype for s in cascade.stmts if isinstance(s, Reduce) and UNIT.get(s.dtype, 0) > UNIT["f32"]}
     steps = [e for s in cascade.stmts for e in moved_steps(fused, s.expr)]
     if not narrow and not steps:
         yield "rounding: the certificate lists moved roundings, the cascade rounds nowhere"
@@ -98,22 +98,27 @@ def _roundings(e: Expr) -> float:
     """How many roundings to less than single precision a term goes through: those of a factor as often as it is one."""
     match e:
         case Cast(arg=x):
-            return _roundings(x) + _narrows(e)
+            return _roundings(x) + _rounds(e)
         case Op(name="mul" | "div", args=(x, y)):
-            return _roundings(x) + _roundings(y)
+            return _roundings(x) + _roundings(y) + _rounds(e)
         case Op(name="pow", args=(x, Const(value=n))):
-            return abs(float(n)) * _roundings(x)
+            return abs(float(n)) * _roundings(x) + _rounds(e)
         case Op(args=args):
-            return max(map(_roundings, args), default=0.0)
+            return max(map(_roundings, args), default=0.0) + _rounds(e)
     return 0.0
 
 
 def _least(e: Expr) -> Expr:
     """The smallest normal number in place of each outermost rounding: below it a rounding is off by as much as there."""
-    if isinstance(e, Cast) and _narrows(e):
+    if _rounds(e):
         return Const(SMALLEST_NORMAL[e.dtype], e.dtype)
     return map_children(e, _least) if isinstance(e, Op | Cast) else e
 
 
-def _narrows(e: Cast) -> bool:
-    return e.dtype in FLOATS and e.arg.dtype in FLOATS and UNIT[e.dtype] > max(UNIT["f32"], UNIT[e.arg.dtype])
+def _rounds(e: Expr) -> bool:
+    """Is it a conversion to less than single precision, or arithmetic in it?"""
+    if UNIT.get(e.dtype, 0) <= UNIT["f32"]:
+        return False
+    if isinstance(e, Cast):
+        return e.arg.dtype in FLOATS and UNIT[e.dtype] > UNIT[e.arg.dtype]
+    return isinstance(e, Op) and e.name not in EXACT

@@ -40,12 +40,13 @@ def derive_scaled(work: Derivation, r: Reduce) -> bool:
     dtype = accumulator_dtype(r.dtype)
     data = data if data.dtype == dtype else Cast(data, dtype)
     (acc,) = work.accumulate((own_name(r.name),), r.axes, r.reducer, dtype, data, None)
-    value = product([(acc, F1), *((s if s.dtype == dtype else Cast(s, dtype), p) for s, p in apart.scales)], dtype)
+    scaled = [(s if s.dtype == dtype else Cast(s, dtype), p) for s, p in apart.scales]
+    value = product([(acc, F1), *scaled], dtype)
     if r.dtype != dtype:
         value = Cast(value, r.dtype)
         work.narrowed(r, dtype)
     work.set_value(r.name, Value(value, value), value)
-    scales = [factor_text(s, p) for s, p in apart.scales]
+    scales = [factor_text(s, p) for s, p in scaled]
     work.decomposition.append(f"{r.name} = {r.reducer}[{r.over}] [{data}] (*) [{' * '.join(scales)}]")
     work.choices += [f"{r.name}: {s} deferred: the same for the whole row, so it is applied once, in finalize" for s in scales]
     work.roundings += apart.roundings

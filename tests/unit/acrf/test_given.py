@@ -53,6 +53,16 @@ def test_others_stay_in_the_sum(body: str, inputs: str) -> None:
     assert "r[" in contribution(f) and f.certificate.roundings == () and check(f) == []
 
 
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("operand", ["x[i, l] / r[i]", "x[i, l] * r[i]", "x[i, l] / sqrt(r[i] * r[i] + {d}(1.0))",
+                                     "x[i, l] * {d}(0.5) / r[i]"])
+def test_a_scale_in_half_precision_is_applied_in_the_sums(dtype: str, operand: str) -> None:
+    f = fused(f"o[i, n] = sum[l] f32({operand}) * f32(w[n, l])".replace("{d}", dtype),
+              f"x: {dtype}[8, 12], r: {dtype}[8], w: {dtype}[5, 12]")
+    assert check(f) == [] and "r[" not in contribution(f)
+    assert f.certificate.decomposition[0].endswith("]") and "f32(" in f.certificate.decomposition[0].split("(*)")[1]
+
+
 def test_a_forgotten_scale_is_found() -> None:
     f = fused("o[i, n] = sum[l] f32(bf16(f32(x[i, l]) * r[i])) * f32(w[n, l])")
     (value,) = f.state.finalize
