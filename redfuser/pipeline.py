@@ -107,6 +107,7 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
     proposed, scaled = imported, dict[str, str]()
     if machine and not disable:
         proposed, scaled = frontend.row_scales(imported, casts, partial(partition.scaling_pays, machine))
+    imported = imported if scaled else proposed
     if scaled and not scaled.keys() & inside(found):  # rows that are written, each for products
         other = searched(proposed)
         if inside(other[1]).issuperset(scaled.values()):

@@ -82,14 +82,34 @@ def laid_out(imported: Imported) -> Imported:
     (:func:`redfuser.frontend.operands.lined_up`)."""
     from redfuser.frontend import operands, steps
 
-    return operands.lined_up(steps.steps_first(channels_last(imported)))
+    for rewrite in (channels_last, steps.steps_first, operands.lined_up):
+        imported = _or_as_it_was(rewrite, imported)
+    return imported
+
+
+def _or_as_it_was(rewrite: Callable[[Imported], Imported], imported: Imported) -> Imported:
+    """The model written down another way: where that fails by a defect of ours, as it was, and a note says so."""
+    from redfuser.acrf.state import defect
+
+    try:
+        return rewrite(imported)
+    except Exception as e:
+        found = defect(f"{rewrite.__name__} of a model that is imported", e)
+        return replace(imported, remarks=(*imported.remarks, (found.code, f"not written down another way: {found.why}")))
 
 
 def row_scales(imported: Imported, casts: str, pays: Callable[[int, list[int]], bool]) -> tuple[Imported, dict[str, str]]:
     """See :func:`redfuser.frontend.scaled_rows.row_scales`."""
     from redfuser.frontend import scaled_rows
 
-    return scaled_rows.row_scales(imported, casts, pays)
+    found: dict[str, str] = {}
+
+    def row_scales(imported: Imported) -> Imported:
+        scaled, names = scaled_rows.row_scales(imported, casts, pays)
+        found.update(names)
+        return scaled
+
+    return _or_as_it_was(row_scales, imported), found
 
 
 def _exported(model: Any, program: Any) -> Imported:

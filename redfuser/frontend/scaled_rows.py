@@ -60,7 +60,7 @@ def row_scales(imported: Imported, casts: str, pays: Callable[[int, list[int]], 
 def _norm(v: Any, values: dict[str, Any]) -> Norm | None:
     """The norm that ends in ``v``: a whole one, or written out and weighted in half precision."""
     e = values[v.name_hint]
-    if op_name(e) not in ("astype", "multiply") or dtype_of(v) not in HALF:
+    if op_name(e) not in ("astype", "multiply") or dtype_of(v) not in HALF or not shape_of(v):
         return None
     if op_name(e) == "astype":
         whole = values.get(getattr(e.args[0], "name_hint", ""))

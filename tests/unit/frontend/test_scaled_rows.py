@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from redfuser import pipeline
-from redfuser.frontend import import_model, row_scales
+from redfuser.frontend import import_model, laid_out, row_scales
 from redfuser.partition.cost import scaling_pays
 from redfuser.partition.search import Partitioner
 from redfuser.target import target
@@ -37,6 +37,10 @@ def bare(h: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def read_twice(h: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     n = F.rms_norm(h, h.shape[-1:], g, 1e-5)
     return n, F.linear(n, w)
+
+
+def numbers(h: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (h.float().mean() * g.float().mean()).to(h.dtype) * w.mean() * 2
 
 
 def given(rows: int = 4096, width: int = 256, out: int = 256) -> tuple[torch.Tensor, ...]:
@@ -71,7 +75,8 @@ def test_a_norm_without_weight_rounds_as_it_did() -> None:
 
 @pytest.mark.parametrize(("fn", "args", "arch"), [
     (read_twice, given(), "sm_90a"), (whole, given(64), "sm_90a"), (whole, given(), "sm_80"),
-    (whole, tuple(t.float() for t in given()), "sm_90a")], ids=["read besides", "a large matrix", "no roles", "float32"])
+    (whole, tuple(t.float() for t in given()), "sm_90a"), (numbers, given(), "sm_90a")],
+    ids=["read besides", "a large matrix", "no roles", "float32", "numbers"])
 def test_others_are_left_alone(fn: Any, args: Any, arch: str) -> None:
     imported = import_model(fn, args)
     assert row_scales(imported, "elide", partial(scaling_pays, target(arch))) == (imported, {})
@@ -83,3 +88,19 @@ def test_where_no_product_would_read_the_rows_the_program_stays() -> None:
     assert any("rounds once more" in n.text for n in report.notes)
     report = pipeline.run(whole, given(2048, 512, 64), arch="sm_90a", casts="elide", build=False, verify="0").report
     assert not any("rounds once more" in n.text for n in report.notes) and len(report.fused) == 1
+
+
+def test_a_defect_of_ours_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """None of the ways in which a model is written down anew is needed for it to run."""
+    imported = import_model(whole, given(64))
+    for rewrite in ("scaled_rows.row_scales", "channels.channels_last", "steps.steps_first", "operands.lined_up"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"redfuser.frontend.{rewrite}", _broken)
+            report = pipeline.run(whole, given(64), arch="sm_90a", build=False, verify="0").report
+        assert any(n.code == "RF902" and "of no use" in n.text for n in report.notes), rewrite
+        assert len(report.fused) == 1 and "please report it" in caplog.text
+    assert laid_out(imported).notes == imported.notes
+
+
+def _broken(*_: Any, **__: Any) -> Any:
+    raise IndexError("of no use")
