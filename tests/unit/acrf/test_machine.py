@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from redfuser.acrf.cascade import Cascade
+from redfuser.acrf.check import machine as reducing
 from redfuser.acrf.check.evaluate import FusedMachine, share
 from redfuser.acrf.check.labelled import Labelled
 from redfuser.acrf.check.machine import Machine
@@ -97,3 +98,25 @@ def test_elements_are_drawn_from_their_distribution() -> None:
     for (_, mean, deviation), row in zip(kinds, x, strict=True):
         assert len(np.unique(row)) > 0.99 * row.size
         assert abs(row.mean() - mean) < 0.02 * deviation and abs(row.std() - deviation) < 0.01 * deviation
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("trials", [False, True], ids=["a sample", "many trials"])
+def test_what_is_reduced_piece_by_piece_is_what_is_reduced_at_once(case: object, trials: bool,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    f, met = on(case, 9).fused, []
+    piecewise = Machine._piecewise
+    monkeypatch.setattr(Machine, "_piecewise", lambda self, axis, reduced: (met.append(axis), piecewise(self, axis, reduced))[1])
+    for seed in range(8):
+        s = sample(f.cascade, {}, "generic", 9, seed)
+        tensors = strained(f.cascade, s, list(strains(f.cascade, 9))[:3], 0)
+        found = []
+        for at_once in (1 << 23, 1):
+            monkeypatch.setattr(reducing, "AT_ONCE", at_once)
+            m = machine(f.cascade, s, tensors, 3, domain("f64", True)) if trials else s.machine(f.cascade, domain("f64", True))
+            with np.errstate(all="ignore"):
+                for stmt in f.cascade.stmts:
+                    m.statement(stmt)
+            found.append({n: (x.axes, x.data.tobytes()) for n, x in m.values.items()})
+        assert found[0] == found[1]
+    assert met
