@@ -17,7 +17,7 @@ MODULES = ("attention", "grouped", "rows", "losses", "routing", "statistics", "p
            "segmentation", "features", "depths", "recommenders", "rankings", "series", "finance", "beliefs", "tables",
            "survival", "information", "speech", "codecs", "graphs", "voices", "neighbours", "control", "preferences", "science",
            "biology", "fresh", "short", "uneven", "planes", "once", "states", "behind", "factors", "lines",
-           "alongside", "bounds", "moved", "wide", "special", "octets", "turned")
+           "alongside", "bounds", "moved", "wide", "special", "octets", "turned", "halves")
 
 
 def all_programs() -> list[Program]:
