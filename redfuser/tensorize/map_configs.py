@@ -83,8 +83,10 @@ def map_configs(kernel: Kernel, roles: Roles, target: Target) -> list[TileConfig
         for threads in (256, 128, 64, 32):
             if elements // (each * threads) >= BLOCKS * target.sms or (each == vector and threads <= 128):
                 found.append(_tile(rows, n, narrow, each, threads, target.warp))
-    whole = [c for c in found if c.threads % target.warp == 0]
-    return list(dict.fromkeys(whole or found))
+    padded = [c for c in found if n % c.segment]
+    if any(c.threads % target.warp == 0 for c in found if c not in padded):  # which share rows as evenly with no idle lanes
+        found = [c for c in found if c in padded or c.threads % target.warp == 0]
+    return list(dict.fromkeys(found))
 
 
 def _read(e: Expr) -> frozenset[Load]:

@@ -144,7 +144,8 @@ def test_first_choice_lowers_and_fits(arch, tmp_path):
 
 def test_many_short_rows_share_blocks():
     """A multiprocessor has 32 blocks: with a row of 64 each, a million of them took 4 times what memory does (one H200)."""
-    assert [c.rows for c in row_space(True, 64, 64, False, 1 << 10)] == [1]
+    assert [c.rows for c in row_space(True, 64, 128, False, 1 << 10)] == [4, 1]
+    assert min(c.rows for c in row_space(True, 64, 64, False, 1 << 10)) == 8, "a lane of a warp to each would have two elements"
     assert row_space(True, 64, 64, False, 1 << 20)[0].rows == 32 and row_space(True, 64, 64, False, 1 << 20, written=False)[0].rows == 64
     assert {c.rows * c.segment // c.threads for c in row_space(False, 1 << 20, 200, False, 1 << 20)} == {8, 16, 32}
     assert all(c.rows <= 8 for c in row_space(True, 8, 17, False, 1 << 20))
