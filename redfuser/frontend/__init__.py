@@ -77,12 +77,12 @@ def channels_last(imported: Imported) -> Imported:
 
 
 def laid_out(imported: Imported) -> Imported:
-    """:func:`channels_last`, the tensors of unrolled loops in the order of their steps
-    (:func:`redfuser.frontend.steps.steps_first`), and copies for products as lines
+    """:func:`channels_last`, nearest neighbours as views (:func:`redfuser.frontend.neighbours.nearest`), the tensors of
+    unrolled loops in the order of their steps (:func:`redfuser.frontend.steps.steps_first`), and copies for products as lines
     (:func:`redfuser.frontend.operands.lined_up`)."""
-    from redfuser.frontend import operands, steps
+    from redfuser.frontend import neighbours, operands, steps
 
-    for rewrite in (channels_last, steps.steps_first, operands.lined_up):
+    for rewrite in (channels_last, neighbours.nearest, steps.steps_first, operands.lined_up):
         imported = _or_as_it_was(rewrite, imported)
     return imported
 

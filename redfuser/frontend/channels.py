@@ -24,6 +24,7 @@ from redfuser.frontend.builder import Again
 from redfuser.frontend.group_norm import group_norm
 from redfuser.frontend.imported import Imported, OpaqueCall, Provenance
 from redfuser.frontend.local import POOLS
+from redfuser.frontend.neighbours import repeats
 from redfuser.frontend.orders import CONVOLUTIONS, MAPS, TOTALS, VIEWS, Orders
 from redfuser.tvm_compat import (
     bindings,
@@ -227,7 +228,8 @@ class _Laid:
             return True
         elif name == "nn.group_norm":
             made = group_norm(self.builder, self.turned(x), shape_of(x), e.attrs, self.first(e.args[1]), self.first(e.args[2]))
-        elif name == "call_dps_packed" and (times := self.repeated(e, shape_of(var))):
+        elif name == "call_dps_packed" and (times := repeats(self.opaque[str(e.args[0].global_symbol)],
+                                                            shape_of(e.args[1].fields[0]), shape_of(var))):
             x = emit(op.repeat(self.turned(e.args[1].fields[0]), times[1], 2), "wide")
             made = op.repeat(x, times[0], 1)
         else:
@@ -244,18 +246,6 @@ class _Laid:
         return self.builder.emit(f(
             self.turned(e.args[0]), weight, ints(a.strides), ints(a.padding), ints(a.dilation), int(a.groups), layout,
             str(a.kernel_layout), layout, str(a.out_dtype)), "last")
-
-    def repeated(self, e: Any, shape: tuple[int, ...]) -> tuple[int, int] | None:
-        """How often a nearest neighbour stands beside itself, down and across, where that is a power of two: torch's own kernel
-        with channels last moves a seventh of what memory does."""
-        spec = self.opaque[str(e.args[0].global_symbol)]
-        given = shape_of(e.args[1].fields[0])
-        whole = all(n % m == 0 for n, m in zip(shape[2:], given[2:], strict=True))
-        if not spec.target.startswith("aten.upsample_nearest2d.") or not whole:
-            return None
-        times = shape[2] // given[2], shape[3] // given[3]
-        said = [v for v in spec.args[-1] or times] if isinstance(spec.args[-1], (list, tuple)) or spec.args[-1] is None else []
-        return times if said == list(times) and all(k & (k - 1) == 0 for k in times) else None
 
     def total(self, var: Any, e: Any) -> bool:
         x, keep = e.args[0], bool(e.attrs.keepdims)

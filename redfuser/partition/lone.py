@@ -11,7 +11,7 @@ from redfuser.acrf.expr import BYTES
 from redfuser.partition.epilogue import in_the_call, launches, moves, rounds
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.permuted import RUN, copied, source_of
-from redfuser.partition.positions import lines
+from redfuser.partition.positions import lines, strided
 
 LEAST = 2
 """Operations of the program that a group replaces, at least: one by itself runs as well in torch."""
@@ -78,8 +78,14 @@ def prepared(u: Unit) -> bool:
     return several and any(rounds(p) and p.args[0].dtype in ("f16", "bf16") for p in u.producers)
 
 
+def fetches(u: Unit) -> bool:
+    """Is it a rearranged read that torch has no view for: what is repeated, rolled, or turned round?"""
+    at, _ = source_of(u)
+    return moves(u) and bool(at) and u.has_data is not False and not strided(Indices(u.extents), at, u.args[0].shape)
+
+
 def operations(units: Iterable[Unit]) -> set[int]:
     """The program's operations among these that torch starts a kernel for: an operation may be imported as several, and a
     conversion belongs to it then."""
-    return {id(u.provenance) if u.provenance.op else u.index for u in units if launches(u) or u.reducing}
+    return {id(u.provenance) if u.provenance.op else u.index for u in units if launches(u) or u.reducing or fetches(u)}
 

@@ -42,6 +42,11 @@ def lines(ix: Indices, at: tuple[Expr, ...], shape: tuple[int, ...], axes: Itera
     return not terms
 
 
+def strided(ix: Indices, at: tuple[Expr, ...], shape: tuple[int, ...]) -> bool:
+    """Are the elements at ``at`` at a constant distance from one another along each axis, as those of a view are?"""
+    return all(isinstance(a, Index) and k >= 0 for a, k in _offset(ix, at, shape).terms)
+
+
 def solve(ix: Indices, at: tuple[Expr, ...], other: tuple[Expr, ...], want: set[str]) -> dict[str, Expr] | None:
     """Values for axes of ``want`` that turn ``at`` into ``other``, each found in one position; None when there are none."""
     to: dict[str, Expr] = {}
