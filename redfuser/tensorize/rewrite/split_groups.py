@@ -12,6 +12,10 @@ from redfuser.strategies.program import Block
 from redfuser.tensorize.rewrite.arranged import Arranged
 
 
+TILE = 1024
+"""Elements of a group of rows below which a kernel of maps takes rows of several: a tile of one would leave a thread no vector."""
+
+
 @dataclass(frozen=True, slots=True)
 class SplitGroups:
     """A grid axis that loads read through ``axis // g`` becomes (group, member), so that members can be rows as well and pack
@@ -21,7 +25,7 @@ class SplitGroups:
         -->
         grid h_group, h_member       s[l] = sum[c] q[h_group * 4 + h_member, c] * k[h_group, l, c]
 
-    Requires that one g > 1 divides the axis's extent. Adds no rounding."""
+    Requires that one g > 1 divides the axis's extent. Adds no rounding. Of maps alone not where a group is small."""
 
     def __call__(self, at: Arranged) -> Arranged:
         kernel, extents = at.kernel, dict(at.extents)
@@ -30,7 +34,7 @@ class SplitGroups:
         names: dict[str, tuple[str, str]] = {}
         for axis in kernel.grid:
             g = group_size((i for x in loads for i in x.indices), axis, extents[axis])
-            if g > 1:
+            if g > 1 and not (kernel.spread and g * extents.get(kernel.raxis, 1) < TILE):
                 group, member = names[axis] = f"{axis}_group", f"{axis}_member"
                 extents[group], extents[member] = extents[axis] // g, g
                 table[axis] = iadd(imul(Index(group), g), Index(member))
