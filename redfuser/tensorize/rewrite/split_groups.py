@@ -11,7 +11,6 @@ from redfuser.acrf.index import iadd, imul
 from redfuser.strategies.program import Block
 from redfuser.tensorize.rewrite.arranged import Arranged
 
-
 TILE = 1024
 """Elements of a group of rows below which a kernel of maps takes rows of several: a tile of one would leave a thread no vector.
 One H200, us, 8 x 64 x 64 x 64 halves repeated twice down and across: with a sum 36.2 by groups, 14.9 (torch.compile 14.3),
