@@ -22,8 +22,8 @@ SPATIAL = 2
 
 
 def repeats(call: OpaqueCall, given: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """How often a neighbour of a tensor of shape ``given`` stands beside itself along each axis but the first two, where that is
-    a power of two (a place is rounded in float32 else); none for any other call."""
+    """How often a neighbour of a tensor of shape ``given`` stands beside itself along each axis but the first two, where that
+    is a power of two (a place is rounded in float32 else); none for any other call."""
     if not call.target.startswith("aten.upsample_nearest") or any(n % m for n, m in zip(shape, given, strict=True)):
         return ()
     times = tuple(n // m for n, m in zip(shape[SPATIAL:], given[SPATIAL:], strict=True))
