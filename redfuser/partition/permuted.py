@@ -52,8 +52,8 @@ def copied(n: Node) -> frozenset[Unit]:
 
 
 def _worth(views: list[Unit]) -> frozenset[Unit]:
-    """The views up to the last that permutes (of what lies in order torch has any other for nothing), where a kernel has tiles for
-    that one."""
+    """The views up to the last that permutes (of what lies in order torch has any other for nothing), where a kernel has tiles
+    for that one."""
     last = max((n for n, u in enumerate(views, 1) if _permutes(u)), default=0)
     return frozenset(views[:last]) if last and _tiled(views[last - 1]) else frozenset()
 

@@ -91,3 +91,20 @@ def test_boxes_are_one_kernel() -> None:
 
     p, _ = found(boxes, x(5, 70, 4), x(5, 70, 4) * 0.5)
     assert len(p.parts) == 1
+
+
+def test_what_torch_must_copy_is_an_operation() -> None:
+    """It has no view of what is turned round, rolled or repeated: a map of it is one kernel for two."""
+    for f in (lambda x: x.flip(0, 2) + 1, lambda x: x.roll(3, 1) * 2, lambda x: x.repeat_interleave(2, 1) - 1):
+        p, text = found(f, x(4, 6, 8))
+        assert len(p.maps) == 1 and not re.search("flip|roll|repeat", text)
+    for f in (lambda x: x.transpose(0, 1) + 1, lambda x: x[:, 1:] * 2, lambda x: x.view(24, 8) - 1, lambda x: x.flip(1)):
+        assert not found(f, x(4, 6, 8))[0].maps, "one operation, and a view of torch's"
+
+
+@pytest.mark.parametrize(("shape", "maps"), [((1, 64, 64, 64), 0), ((1, 16, 8, 8), 1), ((1, 16, 16, 300), 1)])
+def test_a_shuffle_that_leaves_no_tile_is_torchs(shape: tuple[int, ...], maps: int) -> None:
+    """Of rows of two elements each 64 beside one another a block would be idle for the most part; a small tensor is one launch."""
+    b, c, h, w = shape
+    p, _ = found(lambda x: (x * 0.5).view(b, 2, 2, c // 4, h, w).permute(0, 3, 4, 1, 5, 2).reshape(b, c // 4, 2 * h, 2 * w), x(*shape))
+    assert len(p.maps) == maps

@@ -12,6 +12,7 @@ from workloads.small import (
     lines,
     losses,
     mixed,
+    movement,
     octets,
     pairs,
     pictures,
@@ -27,7 +28,7 @@ from workloads.small.spec import Program
 def programs() -> list[Program]:
     """All of them, in order."""
     modules = (losses, pairs, pictures, sequences, mixed, states, behind, factors, lines, alongside, held, special,
-               octets, turned, spellings)
+               octets, turned, spellings, movement)
     return [p for m in modules for p in m.PROGRAMS.found]
 
 
