@@ -13,6 +13,7 @@ from workloads.models import (
     fresh,
     further,
     language,
+    later,
     llama,
     others,
     sketches,
@@ -23,5 +24,5 @@ from workloads.models import (
 
 def cases() -> list[Case]:
     kinds = (encoders, llama, language, experts, diffusion, convolutions, others, further, written, fresh, byhand, unseen,
-             sketches)
+             sketches, later)
     return [c for kind in kinds for c in kind.cases()]
