@@ -6,18 +6,18 @@ A value is an array labelled with the axes it depends on; every sub-expression i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from redfuser.acrf.cascade import Let, Reduce, Reducer, Stmt
+from redfuser.acrf.check import pieces
 from redfuser.acrf.check.domains import NUMPY, Array, Arrays, Domain
 from redfuser.acrf.check.labelled import Labelled, common, union
 from redfuser.acrf.check.picked import accumulated, highest, integer_op, k_best, lowest
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, children, walk
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, children
 from redfuser.acrf.state import Accumulator
 
 
@@ -34,8 +34,6 @@ class Source:
         raise NotImplementedError
 
 
-AT_ONCE = 1 << 23
-"""Elements of which a reduction computes all before it adds any."""
 State = dict[str, Labelled]
 """The values of a state's accumulators, by name."""
 
@@ -211,8 +209,9 @@ class Machine:
         kind = reducer.kind
         if kind == "sum" and (fast := self._contract(body, over, dtype)) is not None:
             return (fast,)
-        if (axis := self._longest(body, over)) is not None:
-            return self._piecewise(axis, lambda m: m.reduce(reducer, body, over, dtype, tail, place))
+        if self.part is None and (axis := pieces.longest(body, over, self.ranges, self.tensors, self.values)) is not None:
+            return pieces.joined(axis, [self._at(axis, slice(n, n + 1)).reduce(reducer, body, over, dtype, tail, place)
+                                        for n in range(len(self.ranges[axis]))])
         x = self.expr(body)
         axes = tuple(a for a in x.axes if a != over)
         data = x.aligned((*axes, over))
@@ -234,40 +233,10 @@ class Machine:
         start = {"max": lowest(dtype), "min": highest(dtype), "sum": 0, "prod": 1}[kind]
         return (Labelled(axes, np.asarray(f.reduce(data, axis=-1, dtype=NUMPY[dtype], initial=start))),)
 
-    def _longest(self, body: Expr, over: str) -> str | None:
-        """The axis along which elements are reduced a few points at a time, where they are too many to have at once."""
-        if self.part is not None or any(isinstance(x, Ref) and x.indices for x in walk(body)):
-            return None  # a name that is read at other points is read at all of them
-        axes = self._axes(body) & self.ranges.keys()
-        if prod(len(self.ranges[a]) for a in axes) <= AT_ONCE:
-            return None
-        drawn = {t.axis for t in self.tensors.values() if isinstance(t, Source)}  # all of it, wherever an element is
-        long = (a for a in axes - drawn - {over} if len(self.ranges[a]) > 1)
-        return max(long, key=lambda a: (len(self.ranges[a]), a), default=None)
-
-    def _axes(self, e: Expr) -> set[str]:
-        """What a value may depend on."""
-        found: set[str] = set()
-        for x in walk(e):
-            if isinstance(x, Index):
-                found.add(x.axis)
-            elif isinstance(x, Load):
-                found |= {source.axis} - {""} if isinstance(source := self.tensors[x.tensor], Source) else set()
-            elif isinstance(x, Ref):
-                found |= {a for a in self.values[x.name].axes if not x.indices or a not in self.ranges}
-        return found
-
-    def _piecewise(self, axis: str, reduced: Callable[[Machine], tuple[Labelled, ...]]) -> tuple[Labelled, ...]:
-        """What a reduction gives, a point of ``axis`` after the other."""
-        found = []
-        for at in range(len(self.ranges[axis])):
-            points = slice(at, at + 1)
-            found.append(reduced(Machine(
-                self.numbers, self.tensors, self.dtypes, {**self.ranges, axis: self.ranges[axis][points]}, self.stmt_axes,
-                {n: v.cut(axis, points) for n, v in self.values.items()})))
-        axes = found[0][0].axes
-        return tuple(Labelled(axes, np.concatenate([p.aligned(axes) for p in parts], axes.index(axis)))
-                     for parts in zip(*found, strict=True))
+    def _at(self, axis: str, points: slice) -> Machine:
+        """The same evaluation at some points of an axis."""
+        return Machine(self.numbers, self.tensors, self.dtypes, {**self.ranges, axis: self.ranges[axis][points]}, self.stmt_axes,
+                       {n: v.cut(axis, points) for n, v in self.values.items()})
 
     def _contract(self, body: Expr, over: str, dtype: str) -> Labelled | None:
         """A sum of products, as a contraction: the same terms without the full outer product in memory. Not where a factor is
@@ -277,7 +246,7 @@ class Machine:
             return None
         if len(factors) < 2 or body.dtype not in ("f32", "f64"):
             return None
-        each = [self._axes(f) for f in factors]
+        each = [pieces.axes_of(f, self.ranges, self.tensors, self.values) for f in factors]
         if any(found == set().union(*each) for found in each):
             return None
         parts = [self.expr(f) for f in factors]

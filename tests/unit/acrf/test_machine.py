@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from redfuser.acrf.cascade import Cascade
-from redfuser.acrf.check import machine as reducing
+from redfuser.acrf.check import pieces
 from redfuser.acrf.check.evaluate import FusedMachine, share
 from redfuser.acrf.check.labelled import Labelled
 from redfuser.acrf.check.machine import Machine
@@ -105,14 +105,14 @@ def test_elements_are_drawn_from_their_distribution() -> None:
 def test_what_is_reduced_piece_by_piece_is_what_is_reduced_at_once(case: object, trials: bool,
                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     f, met = on(case, 9).fused, []
-    piecewise = Machine._piecewise
-    monkeypatch.setattr(Machine, "_piecewise", lambda self, axis, reduced: (met.append(axis), piecewise(self, axis, reduced))[1])
+    joined = pieces.joined
+    monkeypatch.setattr(pieces, "joined", lambda axis, parts: (met.append(axis), joined(axis, parts))[1])
     for seed in range(8):
         s = sample(f.cascade, {}, "generic", 9, seed)
         tensors = strained(f.cascade, s, list(strains(f.cascade, 9))[:3], 0)
         found = []
         for at_once in (1 << 23, 1):
-            monkeypatch.setattr(reducing, "AT_ONCE", at_once)
+            monkeypatch.setattr(pieces, "AT_ONCE", at_once)
             m = machine(f.cascade, s, tensors, 3, domain("f64", True)) if trials else s.machine(f.cascade, domain("f64", True))
             with np.errstate(all="ignore"):
                 for stmt in f.cascade.stmts:
