@@ -235,8 +235,9 @@ class Machine:
 
     def _at(self, axis: str, points: slice) -> Machine:
         """The same evaluation at some points of an axis."""
-        return Machine(self.numbers, self.tensors, self.dtypes, {**self.ranges, axis: self.ranges[axis][points]}, self.stmt_axes,
-                       {n: v.cut(axis, points) for n, v in self.values.items()})
+        ranges = {**self.ranges, axis: self.ranges[axis][points]}
+        values = {n: v.cut(axis, points) for n, v in self.values.items()}
+        return Machine(self.numbers, self.tensors, self.dtypes, ranges, self.stmt_axes, values)
 
     def _contract(self, body: Expr, over: str, dtype: str) -> Labelled | None:
         """A sum of products, as a contraction: the same terms without the full outer product in memory. Not where a factor is
