@@ -90,9 +90,10 @@ def programs() -> Iterator[Program]:
         return Program("halves", f"{ins[0].dtype} {'x'.join(map(str, ins[0].shape))} {what}", fn, ins,
                        ranked=by_value if fn is largest else None)
 
-    for dtype in ("f16", "bf16"):
+    for dtype in ("f16", "bf16", "f32"):
         for fn in (over_rows, over_both, by_a_constant):
             yield of(fn, In("x", (2, 70, 48), dtype), In("a", (2, 70, 1), dtype), In("w", (2, 33, 48), dtype))
+    for dtype in ("f16", "bf16"):
         yield of(cosines, In("q", (2, 3, 49, 32), dtype), In("k", (2, 3, 49, 32), dtype))
         yield of(cosine_attention, *(In(n, (2, 3, 49, 32), dtype) for n in "qkv"))
         yield of(heads_in_columns, In("x", (2, 49, 96), dtype), In("w", (2, 3, 49, 32), dtype))

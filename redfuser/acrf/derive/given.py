@@ -41,7 +41,7 @@ def derive_scaled(work: Derivation, r: Reduce) -> bool:
     data = data if data.dtype == dtype else Cast(data, dtype)
     (acc,) = work.accumulate((own_name(r.name),), r.axes, r.reducer, dtype, data, None)
     scaled = [(s if s.dtype == dtype else Cast(s, dtype), p) for s, p in apart.scales]
-    value = product([(acc, F1), *scaled], dtype)
+    value = product([(acc, F1), *_met(scaled)], dtype)
     if r.dtype != dtype:
         value = Cast(value, r.dtype)
         work.narrowed(r, dtype)
@@ -51,6 +51,14 @@ def derive_scaled(work: Derivation, r: Reduce) -> bool:
     work.choices += [f"{r.name}: {s} deferred: the same for the whole row, so it is applied once, in finalize" for s in scales]
     work.roundings += apart.roundings
     return True
+
+
+def _met(scales: Scales) -> Scales:
+    """Those that multiply and those that divide, a pair at a time: ``acc * (a / b)``. Each meets an operand in the program, where
+    ``(x * a) @ (w / b)`` of numbers of 1e15 is in range, and ``acc * a`` is not."""
+    up, down = ([s for s, p in scales if p * sign > 0] for sign in (1, -1))
+    pairs: Scales = [(Op("div", (a, b), a.dtype), F1) for a, b in zip(up, down, strict=False)]
+    return [*pairs, *((a, F1) for a in up[len(down):]), *((b, -F1) for b in down[len(up):])]
 
 
 def _contracts(work: Derivation, r: Reduce, data: Expr) -> bool:

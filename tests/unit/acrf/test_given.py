@@ -63,6 +63,14 @@ def test_a_scale_in_half_precision_is_applied_in_the_sums(dtype: str, operand: s
     assert f.certificate.decomposition[0].endswith("]") and "f32(" in f.certificate.decomposition[0].split("(*)")[1]
 
 
+def test_scales_that_multiply_and_divide_meet_first() -> None:
+    """Numbers of 1e15 on both sides are in range as the program has them, and so is what is added up of them without scales."""
+    f = fused("o[i, n] = sum[l] (x[i, l] * r[i]) * (w[n, l] / s[n])", "x: f32[8, 12], r: f32[8], w: f32[5, 12], s: f32[5]")
+    assert str(f.state.finalize[0].expr) == "o_acc * (r[i] / s[n])" and check(f) == []
+    f = fused("o[i, n] = sum[l] x[i, l] / r[i] * (w[n, l] / s[n])", "x: f32[8, 12], r: f32[8], w: f32[5, 12], s: f32[5]")
+    assert str(f.state.finalize[0].expr) == "o_acc / (r[i] * s[n])" and check(f) == []
+
+
 def test_a_forgotten_scale_is_found() -> None:
     f = fused("o[i, n] = sum[l] f32(bf16(f32(x[i, l]) * r[i])) * f32(w[n, l])")
     (value,) = f.state.finalize
