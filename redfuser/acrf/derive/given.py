@@ -54,8 +54,8 @@ def derive_scaled(work: Derivation, r: Reduce) -> bool:
 
 
 def _met(scales: Scales) -> Scales:
-    """Those that multiply and those that divide, a pair at a time: ``acc * (a / b)``. Each meets an operand in the program, where
-    ``(x * a) @ (w / b)`` of numbers of 1e15 is in range, and ``acc * a`` is not."""
+    """Those that multiply and those that divide, a pair at a time: ``acc * (a / b)``. Each meets an operand in the program,
+    where ``(x * a) @ (w / b)`` of numbers of 1e15 is in range, and ``acc * a`` is not."""
     up, down = ([s for s, p in scales if p * sign > 0] for sign in (1, -1))
     pairs: Scales = [(Op("div", (a, b), a.dtype), F1) for a, b in zip(up, down, strict=False)]
     return [*pairs, *((a, F1) for a in up[len(down):]), *((b, -F1) for b in down[len(up):])]
