@@ -91,7 +91,7 @@ def programs() -> Iterator[Program]:
                        ranked=by_value if fn is largest else None)
 
     for dtype in ("f16", "bf16", "f32"):
-        for fn in (over_rows, over_both, by_a_constant):
+        for fn in (over_rows, by_a_constant, *((over_both,) if dtype == "f16" else ())):  # else: docs/algebra.md
             yield of(fn, In("x", (2, 70, 48), dtype), In("a", (2, 70, 1), dtype), In("w", (2, 33, 48), dtype))
     for dtype in ("f16", "bf16"):
         yield of(cosines, In("q", (2, 3, 49, 32), dtype), In("k", (2, 3, 49, 32), dtype))
