@@ -13,8 +13,8 @@ from redfuser.tensorize.rewrite.arranged import Arranged
 
 TILE = 1024
 """Elements of a group of rows below which a kernel of maps takes rows of several: a tile of one would leave a thread no vector.
-One H200, us, 8 x 64 x 64 x 64 halves repeated twice down and across: with a sum 36.2 by groups, 14.9 (torch.compile 14.3),
-joined to twice as many channels 50.0, 27.5 (27.0)."""
+8 x 64 x 64 x 64 halves repeated twice down and across, with a sum, and joined to twice as many channels: modelled 22.4 and 62.1
+us by groups, 12.0 and 23.5 so; 14.9 and 27.5 measured so on an H200 (torch.compile 14.3 and 27.0), by groups not."""
 
 
 @dataclass(frozen=True, slots=True)
