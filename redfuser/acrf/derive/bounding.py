@@ -30,14 +30,23 @@ def in_range(work: Derivation, r: Reduce, t: Term) -> Term:
     ``(x / m) ** 2`` is at most 1 where m bounds x, as ``(m / x) ** 2`` is where m is a minimum of ``|x|``; alone, ``x ** 2``
     is out of range for half of the exponents x may have. The quotient stays whole and is rebased as m moves. Where no
     result of the program bounds x, its own running extremum does: ``(x / p) ** 2 * (p / d) ** 2``, with the results that are
-    raised alike: ``(t / d * p) ** 2``."""
+    raised alike: ``(t / d * p) ** 2``.
+
+    ``x * y / m`` is no more than y where m bounds x, and ``x * y`` may have no value: of two data and an extremum the quotient
+    stays whole too. (Not of a root of squares: they bound x far below the end of the range.)"""
     for base in dict.fromkeys(p.base for p in t.of("x")):
         power = sum((p.power for p in t.of("x") if p.base == base), Fraction(0))
-        if abs(power) <= 1 or not t.of("d") or work.scope.kind(base) != "X" or base.dtype not in FLOATS:
+        if not t.of("d") or work.scope.kind(base) != "X" or base.dtype not in FLOATS:
             continue
-        if not _few(work, base, power):
-            t = _power_in_range(work, r, t, base, power)
+        if power == 1 and len(_moving(work, t)) > 1:
+            t = _over_bound(work, t, base, power, sums=False) or t
+        elif abs(power) > 1 and not _few(work, base, power):
+            t = _over_bound(work, t, base, power) or _over_peak(work, r, t, base, power)
     return t
+
+
+def _moving(work: Derivation, t: Term) -> list[Part]:
+    return [p for p in t.of("x") if work.scope.kind(p.base) == "X" and p.base.dtype in FLOATS]
 
 
 def _few(work: Derivation, base: Expr, power: Fraction) -> bool:
@@ -49,32 +58,40 @@ def _few(work: Derivation, base: Expr, power: Fraction) -> bool:
     return most < float("inf") and float(power) * math.log2(most + 1) <= math.log2(LARGEST[base.dtype]) / 2
 
 
-def _power_in_range(work: Derivation, r: Reduce, t: Term, base: Expr, power: Fraction) -> Term:
-    """The power of one datum in a term, over what bounds it."""
-    first = next(i for i, p in enumerate(t.parts) if p.kind == "x" and p.base == base)
-    rest = [None if p.kind == "x" and p.base == base else p for p in t.parts]
+def _over_bound(work: Derivation, t: Term, base: Expr, power: Fraction, sums: bool = True) -> Term | None:
+    """The power of one datum in a term, over the result that bounds it; None where none does. sums: be it made of a sum."""
     size = without_constant(base)[1]
-    dtype = base.dtype
     for i, p in enumerate(map(divisor, t.parts)):
-        if p.kind != "d" or p.power != -power:
+        if p.kind != "d" or p.power != -power or (not sums and _of_sums(work, p.base)):
             continue
         if power > 0 and work.ranges.dominates(p.base, size, loosely=True):
-            quotient, text = op("div", base, p.base), f"abs({base}) <= {p.base}"
+            quotient, text = op("div", base, p.base), f"abs({size}) <= c * ({p.base}) for a constant c"
         elif power < 0 and work.ranges.undercuts(p.base, size):
-            quotient, text = op("div", p.base, base), f"{p.base} <= abs({base})"
+            quotient, text = op("div", p.base, base), f"{p.base} <= abs({size})"
         else:
             continue
-        rest[first] = Part("scaled", product([(quotient, abs(power))], dtype), follows=((p.base, p.power),), vanishes=True)
-        rest[i] = None
+        whole = Part("scaled", product([(quotient, abs(power))], base.dtype), follows=((p.base, p.power),), vanishes=True)
         work.conditions.append(Condition(text, "interval", "bounds the quotient by a constant"))
-        return replace(t, parts=tuple(p for p in rest if p is not None))
+        return replace(t, parts=tuple(q for q in _in_place(t, base, whole) if q is not t.parts[i]))
+    return None
+
+
+def _in_place(t: Term, base: Expr, whole: Part) -> list[Part]:
+    """The parts of a term, with one for all of a datum where it stood first."""
+    found = [i for i, p in enumerate(t.parts) if p.kind == "x" and p.base == base]
+    return [whole if i == found[0] else p for i, p in enumerate(t.parts) if i == found[0] or i not in found]
+
+
+def _over_peak(work: Derivation, r: Reduce, t: Term, base: Expr, power: Fraction) -> Term:
+    """The power of one datum in a term, over its own extremum of the row."""
+    dtype = base.dtype
     if moving(work, t.conds):
         return t
     kind, edge = ("max", float("-inf")) if power > 0 else ("min", float("inf"))
     body: Expr = base if work.ranges.nonneg(base) else Op("abs", (base,), dtype)
     peak = Ref(hidden(work, r, f"{r.name}_{'peak' if power > 0 else 'least'}", kind, body, edge, t.conds), dtype)
     whole = product([(op("div", base, peak), power)], dtype)
-    rest[first] = Part("scaled", whole, follows=((peak, -power),), vanishes=True)
+    rest: list[Part | None] = [*_in_place(t, base, Part("scaled", whole, follows=((peak, -power),), vanishes=True))]
     left = power
     for i, q in enumerate(rest):
         if q is None or q.kind != "d" or not left:
@@ -107,7 +124,7 @@ def in_units(work: Derivation, r: Reduce, d: Decomposition, t: Term, squares: Ca
         over = [(i, divisor(q)) for i, q in enumerate(t.parts)
                 if q.kind == "d" and divisor(q).power < 0 and not of_weights(d, q.base) and not _normalises(d, t, q.base)]
         span = next((q.base for _, q in over if spans(d, q.base, op("add", p.a, p.b), t.conds)
-                     and not _of_squares(work, q.base)), None)
+                     and not _of_sums(work, q.base)), None)
         if not over or (span is None and (p.power < 3 or p.true is not None)):  # its squares are about what stands in for it
             continue
         dtype = p.base.dtype
@@ -148,8 +165,8 @@ def _normalises(d: Decomposition, t: Term, e: Expr) -> bool:
     return any(r is not None and r.reducer.kind == "sum" and to_poly(d.scope.inline(r.expr)) == weights for r in sums)
 
 
-def _of_squares(work: Derivation, e: Expr) -> bool:
-    """A root of a sum of squares, whose own range is that of the squares."""
+def _of_sums(work: Derivation, e: Expr) -> bool:
+    """A sum, or a root of one of squares, whose own range is that of the squares."""
     return any(isinstance(x, Ref) and x.name in work.ranges.reductions and work.ranges.reductions[x.name].reducer.kind == "sum"
                for x in walk(work.scope.resolve(e)))
 

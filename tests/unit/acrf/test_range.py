@@ -97,6 +97,31 @@ def test_powers_of_a_quotient_of_results(body):
                 np.testing.assert_allclose(run_fused(fused, inputs, lengths, how, "program")["o"], want, rtol=1e-5)
 
 
+BOUNDED = """cascade bounded(x: f32[I, 48], w: f32[I, 48]) over l
+  m[i] = {bound}
+  o[i] = sum[l] x[i, l] * (w[i, l] / {divisor})
+  return o
+"""
+
+
+@pytest.mark.parametrize(("bound", "divisor", "whole"), [
+    ("max[l] abs(w[i, l])", "(m + 0.25)", True), ("max[l] abs(w[i, l])", "max(m, 1e-12)", True),
+    ("sum[l] w[i, l] * w[i, l]", "sqrt(m)", False)])
+def test_a_product_stays_over_what_bounds_one_of_it(bound, divisor, whole):
+    """``x * w`` of 1e30 and 1e15 has no float32. A root of squares is deferred: the squares have none before that."""
+    cascade = parse_cascade(BOUNDED.format(bound=bound, divisor=divisor))
+    fused = fuse(cascade)
+    assert isinstance(fused, Fused) and check(fused) == []
+    assert any("deferred" in c for c in fused.certificate.choices) != whole
+    fused, rng = share(fused), np.random.default_rng(2)
+    for size in (1.0, 1e15) if whole else (1.0, 1e7):
+        inputs = {"x": rng.standard_normal((ROWS, LENGTH)) * size**2, "w": rng.standard_normal((ROWS, LENGTH)) * size}
+        inputs = {n: v.astype(np.float32) for n, v in inputs.items()}
+        want = run(cascade, inputs)["o"]
+        for lengths, how in CUTS:
+            np.testing.assert_allclose(run_fused(fused, inputs, lengths, how, "program")["o"], want, rtol=1e-4, atol=1e-6 * size**2)
+
+
 CORRECTED = """cascade corrected(k: f32[I, 48], q: f32[I, 48], s: f32[I, 48], v: f32[I]) over l
   a[i] = sum[l] k[i, l] * k[i, l]
   b[i] = sum[l] q[i, l] * q[i, l]

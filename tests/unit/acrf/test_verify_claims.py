@@ -16,7 +16,7 @@ VARIANCE = """cascade variance(x: f32[L], w: f32[L]) over l
   n = sum[l] 1.0
   s = sum[l] x[l]
   v = sum[l] (x[l] - s / n) * (x[l] - s / n)
-  y = sum[l] x[l] / m * w[l]
+  y = sum[l] w[l] / m
   return v, y"""
 
 
