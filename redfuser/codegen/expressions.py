@@ -121,6 +121,10 @@ class Expressions:
                 return f"({text} != 0)" if d == "bool" else text
             case Cast(arg=arg, dtype="i64") if arg.dtype not in _FLOATS and not (self.reckoned and self.narrow(arg)):
                 return self.expr(arg, level)
+            case Cast(arg=Op(name="div", args=(Cast(arg=x), Const(value=c)), dtype="f32"), dtype="f16" | "bf16" as d) if (
+                    x.dtype == d and self.pairs is None and (parts := self.parts(d, c))):
+                single = self.ours("quotient", Cast(x, "f32"), *(Const(p, "f32") for p in parts))
+                return f'T.cast({single}, "{self.spelled[d]}")'
             case Cast(arg=arg, dtype=d):
                 if self.alone and d == "f32" and arg.dtype == "bf16" and (single := self.single(arg)):
                     return single if level <= 6 or single.startswith("T.") else f"({single})"
@@ -175,12 +179,17 @@ class Expressions:
             case Op(name=n, args=(x, y)) if n in LEVEL and n not in _FUNCTIONS:
                 mine, reckoned = LEVEL[n], self.reckoned
                 self.reckoned = reckoned or (self.valued and e.dtype == "i64" and n in ("add", "sub", "mul"))
-                text = f"{self.expr(x, mine)} {BINARY[n]} {self.expr(y, mine + 1)}"
+                text = f"{self.of(e, x, mine)} {BINARY[n]} {self.of(e, y, mine + 1)}"
                 self.reckoned = reckoned
                 return f"({text})" if mine < level or (mine == 4 and level == 4) else text
             case Op(name=n, args=args) if n in _FUNCTIONS:
                 return f"{_FUNCTIONS[n]}({', '.join(self.expr(a) for a in args)})"
         raise LoweringError("RF495", f"TileLang has no spelling for {e}")
+
+    def of(self, e: Op, x: Expr, level: int) -> str:
+        """An operand of arithmetic. Beside a bare number TileLang computes in float32, and rounds what it stores alone."""
+        text = self.expr(x, level)
+        return f'T.{self.spelled[e.dtype]}({text})' if isinstance(x, Const) and e.dtype in ("f16", "bf16") else text
 
     @property
     def near(self) -> bool:

@@ -15,13 +15,13 @@ HALF = {d: NUMPY_DTYPES[d] for d in ("f16", "bf16")}
 
 @lru_cache(maxsize=256)
 def reciprocal(dtype: str, c: float) -> tuple[float, float] | None:
-    """``1 / c`` as two numbers ``(y, z)`` of single precision: ``fma(x, y, x * z)`` rounded to half precision is the same
-    number as ``x / c`` for each ``x`` of the type; None where there are none. All 65536 dividends are tried. Both have the sign
-    of ``c``, so that an infinite ``x`` stays infinite."""
+    """``1 / c``, c of single precision, as two numbers ``(y, z)`` of it: ``fma(x, y, x * z)`` rounded to half precision is the
+    same number as ``x / c`` for each ``x`` of the type; None where there are none. All 65536 dividends are tried. Both have
+    the sign of ``c``, so that an infinite ``x`` stays infinite."""
     half = HALF[dtype]
-    if not math.isfinite(c) or c == 0 or float(half.type(c)) != c:
-        return None
     with np.errstate(all="ignore"):
+        if not math.isfinite(c) or c == 0 or float(np.float32(c)) != c:
+            return None
         high = np.float32(1.0 / c)
         if abs(float(high)) > abs(1.0 / c):
             high = np.nextafter(high, np.float32(0.0))

@@ -42,6 +42,8 @@ from redfuser.codegen.reread import reread
 from redfuser.elf import MAX_BYTES, cubin_fault
 
 _TMA_TILED = "__tvm_tensormap_create_tiled"
+_PACKS = "__pack_bfloat162(", "__pack_nv_bfloat162("
+"""How TileLang 0.1.15 packs two bfloat16 numbers that it gathers, and the name that its headers for CUDA have."""
 
 
 class StageError(Exception):
@@ -231,7 +233,8 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
                                      f"memory, {request['arch']} has {limit}")
             clock = time.perf_counter()
             for index, artifact in enumerate(lowered):
-                text = overlapped(reread(str(artifact.kernel_source)), request["arch"], index == 0, index == len(lowered) - 1)
+                text = reread(str(artifact.kernel_source).replace(*_PACKS))
+                text = overlapped(text, request["arch"], index == 0, index == len(lowered) - 1)
                 cubin, log = compile_cuda(text, request, folder, index)
                 if fault := cubin_fault(cubin, request["arch"], [launch["entry"] for launch in described[index]]):
                     raise StageError("binary", f"nvcc ended with status 0 and left {fault}", log)

@@ -132,6 +132,29 @@ def test_what_waits_is_not_told_that_nobody_else_writes() -> None:
         assert behind.count("__restrict__") == 1 and behind.count("k(const float* x, float* y)") == 2
 
 
+GATHERED = """
+import tilelang.language as T
+
+def make():
+    @T.prim_func
+    def gathered(X: T.Tensor((8,), "bfloat16"), Y: T.Tensor((4096,), "bfloat16")):
+        with T.Kernel(1, threads=128) as bx:
+            y = T.alloc_fragment((4096,), "bfloat16")
+            for i in T.Parallel(4096):
+                y[i] = X[i // 500]
+            T.copy(y, Y)
+
+    return gathered
+"""
+
+
+@needs_compilers
+def test_bfloat16_numbers_are_gathered_several_at_once(pool: Pool, tmp_path: Path) -> None:
+    """By a name of TileLang's that its headers for CUDA lack."""
+    arguments = (ArgSpec("X", "bf16", (8,), "in"), ArgSpec("Y", "bf16", (4096,), "out"))
+    assert build(GATHERED, arguments, "gathered", "sm_90a", pool=pool, cache=Cache(tmp_path)).binaries
+
+
 @needs_compilers
 def test_hopper_tensor_maps(pool: Pool, tmp_path: Path) -> None:
     spec = build(GEMM, GEMM_ARGS, "gemm", "sm_90a", pool=pool, cache=Cache(tmp_path))

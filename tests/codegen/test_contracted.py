@@ -80,7 +80,7 @@ def test_results_of_a_row_are_rounded_before_they_are_added() -> None:
 def test_halves_are_added_to_a_product_in_single_precision() -> None:
     """``w - s * 2`` overflows where the program's own product does."""
     made = text("w[b, l] - f16(s) * f16(2.0)", ", w: f16[2, 96]")
-    assert 'T.cast(T.cast(w[b, step * 64 + j], "float32") - T.cast(T.cast(scores[i, j], "float16") * 2.0, "float32"), "float16")' \
+    assert 'T.cast(T.cast(w[b, step * 64 + j], "float32") - T.cast(T.cast(scores[i, j], "float16") * T.float16(2.0), "float32"), "float16")' \
         in made
     plain = text("w[b, l] - f16(s)", ", w: f16[2, 96]")
     assert '- T.cast(scores[i, j], "float16")' in plain and 'T.cast(w[b, step * 64 + j], "float32")' not in plain

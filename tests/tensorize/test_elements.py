@@ -163,6 +163,7 @@ class Spelled:
     """What the text of an element means, to evaluate it."""
 
     max = staticmethod(np.maximum)
+    float16 = np.float16
 
     @staticmethod
     def cast(x: np.ndarray, dtype: str) -> np.ndarray:
