@@ -45,6 +45,9 @@ TEXTS = {
     "across": """cascade across(x: f16[96, 160], y: f16[160, 96]) over l
   z[i, l] = x[i, l] + y[l, i]
   return z""",
+    "windows": """cascade windows(x: f16[160, 96], w: f16[96]) over l
+  z[i, l] = select(1 <= l, x[l - 1, i], f16(0.0)) * w[i] + x[l, i]
+  return z""",
     "mask": """cascade mask(x: f32[50, 70], k: bool[50, 70]) over l
   z[i, l] = select(k[i, l] and l <= i, x[i, l] * 0.5, -inf)
   return z""",
@@ -72,6 +75,13 @@ def test_maps_are_kernels_that_pass_every_check(name, tmp_path):
     tiles = tensorize(program, config, H200)
     assert str(parse_tiles(str(tiles))) == str(tiles)
     assert not any(isinstance(s, For) for s in tiles.kernels[0].body)  # every tile is a point of the grid
+
+
+def test_windows_that_lie_across_are_computed_as_they_lie():
+    """And turned through shared memory: neither is read, nor written, element by element."""
+    program = realise(fused("windows"), "map")
+    text = str(tensorize(program, configs(program, H200)[0], H200))
+    assert "parallel j < 64, i < 64:\n    z_tile_turned[i, j] = select(" in text and "z_tile[i, j] = z_tile_turned[i, j]" in text
 
 
 @pytest.mark.parametrize("name", ["gate", "rotary"])

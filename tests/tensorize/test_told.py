@@ -101,3 +101,24 @@ def test_the_place_of_an_extremum_of_a_long_column_is_walked() -> None:
 """
     short, long = (state(place, b=32, n=n, e=512) for n in (200, 1024))
     assert select(short, H200)[0] == "resident" and select(long, H200)[0] != "resident"
+
+
+COUNTED = """cascade counted(x: {dtype}[300, 64], y: {whole}[300, 64]) over l
+  n[i] = sum[l] y[i, l]
+  m[i] = max[l] x[i, l]
+  z[i] = select(n < 70, m, {dtype}(0.0))
+  return z
+"""
+
+
+@pytest.mark.parametrize(("dtype", "whole", "same"), [("bf16", "i64", False), ("f16", "i32", False), ("f32", "i64", False),
+                                                      ("f32", "i32", True)])
+def test_tiles_whose_rows_meet_lie_alike(dtype: str, whole: str, same: bool) -> None:
+    """Eight halves and two int64 are an access each: of a row, TileLang would give them to as many threads, and finds no layout
+    for what a loop makes of both rows. What lies alike by itself is not told."""
+    made = tensorize(realise(state(COUNTED, dtype=dtype, whole=whole), "single"), TileConfig(32, 64, 128, 0, "registers", False), H200)
+    (kernel,) = made.kernels
+    found = told(kernel)
+    assert (not found) == same and len(set(found.values())) == (not same)
+    assert same or {"x_tile", "y_tile"} <= set(found)
+    assert len({(at.across, at.rows) for at in layouts(kernel, H200).values()}) == 1

@@ -3,11 +3,11 @@ memory are that bring their elements."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from redfuser.acrf.expr import BYTES, Index, Load, Op, walk
 from redfuser.tensorize.ir.effects import every
-from redfuser.tensorize.ir.nodes import Copy, Gemm, Parallel, TileKernel
+from redfuser.tensorize.ir.nodes import Copy, Gemm, Parallel, ReduceTile, TileKernel
 from redfuser.tensorize.ir.parts import Param, Slice
 
 
@@ -46,6 +46,20 @@ def together(kernel: TileKernel, shapes: dict[str, tuple[int, ...]]) -> list[lis
             group = [a.target for a in s.body if a.indices == at]
             group += [x.tensor for a in s.body for x in walk(a.expr) if isinstance(x, Load) and x.indices == at]
             found.append([n for n in dict.fromkeys(group) if n in shapes])
+    return [g for g in found if g]
+
+
+def met(kernel: TileKernel, fragments: Container[str]) -> list[list[str]]:
+    """Fragments that the threads which have a row must all have it of: a reduction's tile and its rows' values, and what a
+    loop uses of one row."""
+    found = []
+    for s in every(kernel.body):
+        if isinstance(s, ReduceTile):
+            found.append([s.src, s.dst])
+        elif isinstance(s, Parallel):
+            group = [a.target for a in s.body]
+            group += [x.tensor for a in s.body for x in walk(a.expr) if isinstance(x, Load)]
+            found.append([n for n in dict.fromkeys(group) if n in fragments])
     return [g for g in found if g]
 
 

@@ -7,13 +7,14 @@ that access is none of the row's own (weights that all rows have), and where a r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from redfuser.acrf.expr import BYTES, Index, Load, Op, walk
 from redfuser.strategies.select import ABREAST, IN_TURN, LINE, OWN
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import Copy, Gemm, Parallel, ReduceTile, TileKernel
-from redfuser.tensorize.model.alike import accesses, along, of_products, run, vector_of
+from redfuser.tensorize.model.alike import accesses, alike, along, met, of_products, run, vector_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def told(kernel: TileKernel, warp: int = WARP) -> dict[str, Dealt]:
     if not found and warp:
         found = _by_warps(kernel, {n: shape for n, shape in flat.items() if shape in reduced}, warp) or (
             _by_lines(kernel, reduced, upright, warp))
-    return found
+    return found or _of_one_deal(kernel, flat)
 
 
 def _stretches(kernel: TileKernel, shape: tuple[int, ...], reduced: bool) -> int:
@@ -106,6 +107,44 @@ def _by_lines(kernel: TileKernel, reduced: set[tuple[int, ...]], upright: dict[s
             kernel.threads % lanes or n * lanes % kernel.threads):
         return {}
     return {t: Dealt(kernel.threads // lanes, 0, wide, t in lying) for t in tiles}
+
+
+def _of_one_deal(kernel: TileKernel, flat: Mapping[str, tuple[int, ...]]) -> dict[str, Dealt]:
+    """Tiles whose rows' values a loop brings together, and which TileLang would lay out each by its own accesses, as many
+    elements wide as these have bytes (a maximum of halves where a count of int64 says so): it finds no layout for what is
+    between them."""
+    if not all(isinstance(k, int) for shape in (*flat.values(), *(p.shape for p in kernel.params)) for k in shape):
+        return {}
+    home = {b.name: b.name for b in kernel.buffers if b.scope == "fragment"}
+
+    def root(n: str) -> str:
+        while home[n] != n:
+            n = home[n]
+        return n
+
+    groups: dict[str, list[str]] = {}
+    _, of_a_tile = alike(kernel)
+    for n in flat:
+        groups.setdefault(of_a_tile(n), []).append(n)
+    for group in met(kernel, home) if len(groups) > 1 else ():
+        for n in group[1:]:
+            home[root(n)] = root(group[0])
+    if len({root(g) for g in groups}) == len(groups):
+        return {}
+    touched = accesses(kernel)
+    wide = {g: run(kernel, names, touched) for g, names in groups.items()}
+    found: dict[str, Dealt] = {}
+    for at in {root(g) for g in groups}:
+        mine = [g for g in groups if root(g) == at]
+        across, rest = divmod(kernel.threads, flat[groups[mine[0]][0]][0])
+        if len({(wide[g], flat[groups[g][0]]) for g in mine}) > 1 and across and not rest:
+            for n in (n for g in mine for n in groups[g]):
+                side = max(wide[g] for g in mine)
+                while side > 1 and flat[n][1] % (across * side):
+                    side //= 2
+                if flat[n][1] % (across * side) == 0:
+                    found[n] = Dealt(across, side)
+    return found
 
 
 def by_lines(kernel: TileKernel) -> bool:
