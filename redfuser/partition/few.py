@@ -11,6 +11,9 @@ and nobody writes it::
 So are products of many small matrices, for which a library starts a tile of its own each (streams that are mixed, points that
 are turned): a sum of few for each result, of what lies beside it.
 
+So are sums of few neighbours, of the windows of a sequence that nobody writes: a short convolution of each channel, of a tensor
+that is read where its windows lie.
+
 And so is a sum of two to four coordinates, however few there are of them, whose maps another reduction reads and nobody
 widens: a kernel of boxes and a mean of what they make are one.
 
@@ -100,7 +103,7 @@ def few(u: Unit) -> bool:
     across = isinstance(s.expr, Load) and bool(s.axes) and s.expr.indices[-1] == Index(s.axes[-1])
     return s.reducer.kind == "sum" and s.dtype in FLOATS and u.extents[s.over] <= FEW and all(
         large(n) for n in u.nodes if n.stmt is s) and (
-            across or (paired(u) and (len(u.consumers) > 1 or reduced_again(u))) or batched(u, s))
+            across or (paired(u) and (len(u.consumers) > 1 or reduced_again(u))) or batched(u, s) or slides(u, s))
 
 
 def coordinates(u: Unit, s: Reduce) -> bool:
@@ -125,6 +128,13 @@ def batched(u: Unit, s: Reduce) -> bool:
     loads = [x for x in walk(s.expr) if isinstance(x, Load)]
     each = set(s.axes).intersection(*(frozenset().union(*map(indices_of, x.indices)) for x in loads))
     return prod(u.extents[a] for a in each) >= BATCH and not any(c.reducing for c in following(u))
+
+
+def slides(u: Unit, s: Reduce) -> bool:
+    """Are its terms windows of large tensors, one for each element: is nothing that they are maps of larger than the sums?"""
+    found = [n for n in behind(u) if n.unit is None or not n.unit.pointwise]
+    most = prod(u.extents[a] for a in s.axes)
+    return not contracts(u) and any(prod(n.shape) >= LARGE for n in found) and all(prod(n.shape) <= most for n in found)
 
 
 def following(u: Unit) -> set[Unit]:

@@ -10,8 +10,8 @@ from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import BYTES
 from redfuser.partition.epilogue import in_the_call, launches, moves, rounds
 from redfuser.partition.graph import Node, Unit
-from redfuser.partition.permuted import RUN, copied, source_of
-from redfuser.partition.positions import lines, strided
+from redfuser.partition.permuted import RUN, copied, fetches, source_of
+from redfuser.partition.positions import lines
 
 LEAST = 2
 """Operations of the program that a group replaces, at least: one by itself runs as well in torch."""
@@ -76,12 +76,6 @@ def prepared(u: Unit) -> bool:
     deviations of a batch norm of halves? (In float32 cuDNN has both in one.)"""
     several = u.pointwise and len(u.results) > 1 and not u.is_view
     return several and any(rounds(p) and p.args[0].dtype in ("f16", "bf16") for p in u.producers)
-
-
-def fetches(u: Unit) -> bool:
-    """Is it a rearranged read that torch has no view for: what is repeated, rolled, or turned round?"""
-    at, _ = source_of(u)
-    return moves(u) and bool(at) and u.has_data is not False and not strided(Indices(u.extents), at, u.args[0].shape)
 
 
 def operations(units: Iterable[Unit]) -> set[int]:

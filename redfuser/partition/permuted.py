@@ -2,6 +2,7 @@
 
     y[i, j, l] = a map; z = y.permute(1, 0, 2); F.linear(z, w, b)    -->    z[j, i, l] = the map, as it is read
     y[i, l] = a map; return y.T.contiguous()                         -->    z[l, i] = the map, as it is returned
+    y[i, l] = a map; return y.flip(-1)                               -->    z[i, l] = the map of what lies at L - 1 - l
 
 Of an operand whose lines lie in another order torch makes a copy, or many small products and a sum for their bias.
 """
@@ -16,7 +17,7 @@ from redfuser.acrf.expr import BYTES, Expr, Load
 from redfuser.partition.around import Around
 from redfuser.partition.epilogue import moves
 from redfuser.partition.graph import Graph, Node, Unit
-from redfuser.partition.positions import layout
+from redfuser.partition.positions import layout, strided
 
 RUN = 128
 """Bytes side by side, of what torch moves, at least for it to take no longer than a copy. On an H200 joined pieces of 256
@@ -52,10 +53,10 @@ def copied(n: Node) -> frozenset[Unit]:
 
 
 def _worth(views: list[Unit]) -> frozenset[Unit]:
-    """The views up to the last that permutes (of what lies in order torch has any other for nothing), where a kernel has tiles
-    for that one."""
-    last = max((n for n, u in enumerate(views, 1) if _permutes(u)), default=0)
-    return frozenset(views[:last]) if last and _tiled(views[last - 1]) else frozenset()
+    """The views up to the last that permutes, rolls or turns round (of what lies in order torch has any other for nothing),
+    where a kernel has tiles for that one."""
+    last = max((n for n, u in enumerate(views, 1) if _permutes(u) or fetches(u)), default=0)
+    return frozenset(views[:last]) if last and (fetches(views[last - 1]) or _tiled(views[last - 1])) else frozenset()
 
 
 def _tiled(u: Unit) -> bool:
@@ -107,6 +108,12 @@ def _permutes(u: Unit) -> bool:
     at, axes = source_of(u)
     order = layout(Indices(u.extents), at, u.args[0].shape)
     return order is not None and [a for a in order if u.extents[a] > 1] != [a for a in axes if u.extents[a] > 1]
+
+
+def fetches(u: Unit) -> bool:
+    """Is it a rearranged read that torch has no view for: what is repeated, rolled, or turned round?"""
+    at, _ = source_of(u)
+    return moves(u) and bool(at) and u.has_data is not False and not strided(Indices(u.extents), at, u.args[0].shape)
 
 
 def transposes(u: Unit) -> bool:

@@ -44,6 +44,8 @@ WRITTEN: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "keys": (lambda x: (x * 0.5).permute(0, 2, 3, 1).contiguous(), (x(2, 10, 4, 8),)),
     "nothing but a copy": (lambda x: x.T.contiguous(), (x(40, 24),)),
     "patches": (lambda x: x.view(2, 3, 4, 8, 4, 8).permute(0, 2, 4, 1, 3, 5).reshape(2, 16, 192), (x(2, 3, 32, 32),)),
+    "turned round": (lambda x: (x * 2 + 1).flip(-1), (x(40, 24),)),
+    "rolled, and the other way round": (lambda x: (x * 2 + 1).roll(3, 0).T.contiguous(), (x(40, 24),)),
     "a sum with what lies across": (lambda x, y: y + x.T, (x(40, 24), x(24, 40))),
 }
 
@@ -53,7 +55,7 @@ def test_a_map_writes_them_as_they_are_returned(what: str) -> None:
     f, args = WRITTEN[what]
     p, text = found(f, *args)
     assert len(p.parts) == 1, text
-    assert not re.search(r"permute\(|transpose\(|\)\.contiguous", text), text
+    assert not re.search(r"permute\(|transpose\(|\)\.contiguous|\.flip\(|\.roll\(", text), text
 
 
 @pytest.mark.parametrize(("f", "args"), [
@@ -100,6 +102,12 @@ def test_what_torch_must_copy_is_an_operation() -> None:
         assert len(p.maps) == 1 and not re.search("flip|roll|repeat", text)
     for f in (lambda x: x.transpose(0, 1) + 1, lambda x: x[:, 1:] * 2, lambda x: x.view(24, 8) - 1, lambda x: x.flip(1)):
         assert not found(f, x(4, 6, 8))[0].maps, "one operation, and a view of torch's"
+
+
+def test_windows_of_a_sequence_are_written_out() -> None:
+    """A short convolution of each channel, in one kernel that reads the sequence where its windows lie."""
+    p, text = found(lambda x, w: (F.pad(x.mT, (3, 0)).unfold(-1, 4, 1) * w).sum(-1).relu(), x(2, 4100, 64), x(64, 1, 4))
+    assert len(p.maps) == 1 and not p.regions and "pad" not in text, text
 
 
 @pytest.mark.parametrize(("shape", "maps"), [((1, 64, 64, 64), 0), ((1, 16, 8, 8), 1), ((1, 16, 16, 300), 1)])

@@ -109,7 +109,8 @@ def div_mode(c: Context, self: Any, other: Any, rounding_mode: str | None) -> An
 def floor_divide(c: Context, self: Any, other: Any) -> Any:
     if c.dtype in FLOATS:
         if not _whole(other):
-            return _torch_of_two(c, "aten.floor_divide.default", self, other)
+            wide = "float32" if c.dtype in HALF and beyond(other, c.dtype) else ""  # this number alone torch does not round
+            return _torch_of_two(c, "aten.floor_divide.default", self, other, wide)
         return c.in_wide(lambda x: _floored(c, x, other), operand(c, self, c.dtype))
     return arithmetic(c, op.floor_divide, self, other)
 
@@ -130,11 +131,14 @@ def fmod(c: Context, self: Any, other: Any) -> Any:
     return _torch_of_two(c, "aten.fmod.Tensor", self, other)
 
 
-def _torch_of_two(c: Context, target: str, self: Any, other: Any) -> Any:
-    """torch's function of two tensors, which a kernel may compute (:mod:`redfuser.partition.calls`)."""
-    operands = [operand(c, x, c.dtype) for x in (self, other)]
+def _torch_of_two(c: Context, target: str, self: Any, other: Any, wide: str = "") -> Any:
+    """torch's function of two tensors, which a kernel may compute (:mod:`redfuser.partition.calls`). wide: the dtype that it
+    is computed in, where that is not the result's."""
+    dtype = wide or c.dtype
+    operands = [operand(c, x, dtype) for x in (self, other)]
     tensors = [x if isinstance(x, relax.Var) else c.emit(op.full((), x)) for x in operands]
-    return c.call(target, tensors, shape=c.shape, dtype=c.dtype)
+    out = c.call(target, tensors, shape=c.shape, dtype=dtype)
+    return c.narrow(out) if wide else out
 
 
 def _whole(by: Any) -> bool:

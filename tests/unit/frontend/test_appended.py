@@ -114,3 +114,19 @@ def test_a_cache_that_is_returned_is_read_as_it_is_written() -> None:
     assert [len(r.inputs) for r in p.regions] == [3] and "sum" not in p.kept
     for got, want in zip(execute(imported, p, args), step(*args), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "points", "joined"), [
+    (torch.bfloat16, 2048, True), (torch.bfloat16, 64, False), (torch.float32, 2048, False)])
+def test_distances_of_many_halves_stay_one_product(dtype, points, joined) -> None:
+    """Of its pieces torch would make products in float32."""
+    args = tuple(torch.zeros(points, 64, dtype=dtype) for _ in range(2))
+    imported = import_model(lambda a, b: torch.cdist(a, b).amin(1), args)
+    products = [shape for shape in _products(imported) if shape[-1] != 1]
+    assert products == [(points, 66 if joined else 64)]
+
+
+def _products(imported) -> list[tuple[int, ...]]:
+    function = imported.mod["main"]
+    return [tc.shape_of(b.value.args[0]) for block in function.body.blocks for b in block.bindings
+            if tc.op_name(b.value) == "matmul"]

@@ -146,6 +146,15 @@ def test_elementwise(dtype: torch.dtype) -> None:
     check(ELEMENTWISE, (x, y, torch.arange(24).reshape(4, 6)), ulps=8 if dtype is torch.float32 else 2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_number_that_a_floor_division_divides_by_is_not_rounded(dtype: torch.dtype) -> None:
+    """Torch rounds it for the remainder: of 0.37, no half, one row of both holds what the other does not."""
+    x = torch.arange(-600, 600).to(dtype) / 64
+    imported = import_model(lambda x: (torch.floor_divide(x, 0.37), torch.remainder(x, 0.37)), (x,))
+    for got, want in zip(run(imported, (x,)), (torch.floor_divide(x, 0.37), torch.remainder(x, 0.37)), strict=True):
+        assert torch.equal(got, want)
+
+
 REDUCTIONS: Ops = {
     "sum": lambda x: x.sum(-1),
     "norm 0": lambda x: torch.linalg.vector_norm(x.relu(), 0, -1),
