@@ -16,7 +16,7 @@ Fixed = Mapping[int, torch.Tensor]
 """Inputs that are not drawn, by position: the model's own constants of integers, which index what they are made for."""
 NOTHING: Fixed = {}
 WIDE = ("large", "spread")
-LESS = (1.0, 0.1, 0.03)
+LESS = (1.0, 0.1, 0.03, 0.01, 0.003)
 """What wide draws are scaled by, until the unfused region's results are in range: beyond it (exponentials of 300) they say
 whose sums leave it first, which docs/algebra.md leaves open, and nothing else."""
 
