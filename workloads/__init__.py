@@ -10,8 +10,8 @@ import importlib
 
 from workloads.case import Case
 
-FAMILIES = ("mha", "attention", "latent", "routing", "quantised", "norms", "rowsets", "small", "products", "scored", "models",
-            "cpu")
+FAMILIES = ("mha", "attention", "latent", "routing", "quantised", "norms", "rowsets", "small", "halved", "products", "scored",
+            "models", "cpu")
 
 
 def all_cases() -> list[Case]:

@@ -67,6 +67,27 @@ def largest(x: Tensor) -> tuple[Tensor, Tensor]:
     return m.values.to(x.dtype), m.indices
 
 
+def room(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """A count of whole numbers that says which maxima of a row count: tiles of two widths."""
+    n, m = y.sum(-1), x.amax(-1)
+    return torch.where(n < 70, m, 0.0), torch.where(n < 70, n, -1)
+
+
+def steps(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    """What takes few values, of arithmetic that is rounded on the way."""
+    d = x - y + 1.5
+    return torch.remainder(d, 3.0) - 1.5, ((x * 2.5 + y) * 3.0).floor(), torch.floor_divide(x, 0.37), (y - 0.75).round().sum(-1)
+
+
+def timed(x: Tensor, t: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.silu(F.group_norm(x + t[..., None, None], 4, w, b))
+
+
+def windows(x: Tensor, w: Tensor) -> Tensor:
+    """A short convolution of each channel, as windows of the sequence."""
+    return F.silu((F.pad(x.mT, (3, 0)).unfold(-1, 4, 1) * w).sum(-1)).mT
+
+
 def by_value(x: Tensor) -> tuple[Tensor, Tensor]:
     return x, x
 
@@ -91,7 +112,7 @@ def programs() -> Iterator[Program]:
                        ranked=by_value if fn is largest else None)
 
     for dtype in ("f16", "bf16", "f32"):
-        for fn in (over_rows, by_a_constant, *((over_both,) if dtype == "f16" else ())):  # else: docs/algebra.md
+        for fn in (over_rows, by_a_constant, *((over_both,) if dtype != "bf16" else ())):  # else: docs/algebra.md
             yield of(fn, In("x", (2, 70, 48), dtype), In("a", (2, 70, 1), dtype), In("w", (2, 33, 48), dtype))
     for dtype in ("f16", "bf16"):
         yield of(cosines, In("q", (2, 3, 49, 32), dtype), In("k", (2, 3, 49, 32), dtype))
@@ -104,6 +125,11 @@ def programs() -> Iterator[Program]:
         for fn in (softmax, entropy, normed, largest):
             yield of(fn, In("x", shape, dtype))
         yield of(smoothed, In("x", shape, dtype), In("y", shape[:-1], "i64", "label", high=shape[-1]))
+    for dtype in ("f16", "bf16", "f32"):
+        yield of(room, In("x", (300, 64), dtype), In("y", (300, 64), "i64", "label", high=3))
+        yield of(steps, In("x", (70, 130), dtype), In("y", (70, 130), dtype))
+        yield of(timed, In("x", (2, 40, 64, 64), dtype), In("t", (2, 40), dtype), In("w", (40,), dtype), In("b", (40,), dtype))
+        yield of(windows, In("x", (2, 2048, 96), dtype), In("w", (96, 1, 4), dtype))
     for shape, dtype in (((2, 6, 30, 112), "f16"), ((1, 5, 56, 56), "f32"), ((2, 3, 40, 48), "bf16")):
         for fn in (pooled, averaged):
             yield of(fn, In("x", shape, dtype))

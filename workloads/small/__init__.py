@@ -8,6 +8,7 @@ from workloads.small import (
     alongside,
     behind,
     factors,
+    halfway,
     held,
     lines,
     losses,
@@ -28,7 +29,7 @@ from workloads.small.spec import Program
 def programs() -> list[Program]:
     """All of them, in order."""
     modules = (losses, pairs, pictures, sequences, mixed, states, behind, factors, lines, alongside, held, special,
-               octets, turned, spellings, movement)
+               octets, turned, spellings, movement, halfway)
     return [p for m in modules for p in m.PROGRAMS.found]
 
 
