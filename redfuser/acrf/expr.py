@@ -32,7 +32,7 @@ from typing import Union
 from redfuser.acrf import functions
 from redfuser.acrf.once import Once, hashed_once
 from redfuser.dtypes import BYTES as BYTES
-from redfuser.dtypes import FLOATS, TABLE
+from redfuser.dtypes import FLOATS, TABLE, widens
 from redfuser.dtypes import NARROW as NARROW
 
 UNARY = frozenset({"neg", "abs", "floor", "ceil", "round", "not"}) | {n for n, f in functions.TABLE.items() if f.arity == 1}
@@ -189,6 +189,13 @@ def substitute(e: Expr, refs: Mapping[str, Expr] | None = None, indices: Mapping
         return map_children(x, go)
 
     return go(e)
+
+
+def unwidened(e: Expr) -> Expr:
+    """Without the casts of floats around it that round nothing."""
+    while isinstance(e, Cast) and e.dtype in FLOATS and e.arg.dtype in FLOATS and widens(e.arg.dtype, e.dtype):
+        e = e.arg
+    return e
 
 
 def refs_of(e: Expr) -> frozenset[str]:

@@ -21,6 +21,11 @@ def over_both(x: Tensor, a: Tensor, w: Tensor) -> Tensor:
     return (x * a) @ (w / b).mT
 
 
+def over_rounded(x: Tensor, a: Tensor, w: Tensor) -> Tensor:
+    b = w.abs().amax(-1, keepdim=True) + 0.25
+    return (x * a) @ (w / b).to(x.dtype).mT
+
+
 def by_a_constant(x: Tensor, a: Tensor, w: Tensor) -> Tensor:
     return (x / 3.0 * a) @ w.mT
 
@@ -112,9 +117,10 @@ def programs() -> Iterator[Program]:
                        ranked=by_value if fn is largest else None)
 
     for dtype in ("f16", "bf16", "f32"):
-        for fn in (over_rows, by_a_constant, *((over_both,) if dtype != "bf16" else ())):  # else: docs/algebra.md
+        for fn in (over_rows, by_a_constant, over_both):
             yield of(fn, In("x", (2, 70, 48), dtype), In("a", (2, 70, 1), dtype), In("w", (2, 33, 48), dtype))
     for dtype in ("f16", "bf16"):
+        yield of(over_rounded, In("x", (2, 70, 48), dtype), In("a", (2, 70, 1), dtype), In("w", (2, 33, 48), "f32"))
         yield of(cosines, In("q", (2, 3, 49, 32), dtype), In("k", (2, 3, 49, 32), dtype))
         yield of(cosine_attention, *(In(n, (2, 3, 49, 32), dtype) for n in "qkv"))
         yield of(heads_in_columns, In("x", (2, 49, 96), dtype), In("w", (2, 3, 49, 32), dtype))

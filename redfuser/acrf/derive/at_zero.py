@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from redfuser.acrf.cascade import Reduce
-from redfuser.acrf.expr import FLOATS, Cast, Expr, Op, Ref, map_children
+from redfuser.acrf.expr import Expr, Op, Ref, map_children, unwidened
 from redfuser.acrf.facts.classify import Scope
 from redfuser.acrf.facts.normal import Poly, add, spread, to_poly
-from redfuser.dtypes import widens
 
 Side = tuple[bool, frozenset[tuple[object, object]]]
 """What a maximum is of: whether of a row of it, and its sum."""
@@ -32,7 +31,7 @@ def maximum_is_zero(scope: Scope, e: Expr) -> bool:
 
 
 def _is_maximum(scope: Scope, e: Expr) -> bool:
-    e = _bare(e)
+    e = unwidened(e)
     if isinstance(e, Ref) and not e.indices and e.name in scope.definitions:
         return _is_maximum(scope, scope.definitions[e.name])
     return (isinstance(e, Op) and e.name == "max") or (isinstance(e, Ref) and _maximum(scope, e.name) is not None)
@@ -44,7 +43,7 @@ def _told(sides: Iterator[tuple[bool, Poly]] | list[tuple[bool, Poly]]) -> set[S
 
 def _sides(scope: Scope, e: Expr) -> Iterator[tuple[bool, Poly]]:
     """What a nest of maxima is of; anything else is a maximum of itself."""
-    e = _bare(e)
+    e = unwidened(e)
     if isinstance(e, Op) and e.name == "max":
         for x in e.args:
             yield from _sides(scope, x)
@@ -61,13 +60,7 @@ def _maximum(scope: Scope, name: str) -> Reduce | None:
                  and s.over == scope.raxis), None)
 
 
-def _bare(e: Expr) -> Expr:
-    while isinstance(e, Cast) and e.dtype in FLOATS and e.arg.dtype in FLOATS and widens(e.arg.dtype, e.dtype):
-        e = e.arg
-    return e
-
-
 def _plain(e: Expr) -> Expr:
     """Of sums, without casts that round nothing."""
-    e = _bare(e)
+    e = unwidened(e)
     return map_children(e, _plain) if isinstance(e, Op) and e.name in ("add", "sub", "neg") else e

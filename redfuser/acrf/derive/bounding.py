@@ -64,7 +64,7 @@ def _over_bound(work: Derivation, t: Term, base: Expr, power: Fraction, sums: bo
     for i, p in enumerate(map(divisor, t.parts)):
         if p.kind != "d" or p.power != -power or (not sums and _of_sums(work, p.base)):
             continue
-        if power > 0 and work.ranges.dominates(p.base, size, loosely=True):
+        if power > 0 and work.ranges.dominates(p.base, _unrounded(size), loosely=True):
             quotient, text = op("div", base, p.base), f"abs({size}) <= c * ({p.base}) for a constant c"
         elif power < 0 and work.ranges.undercuts(p.base, size):
             quotient, text = op("div", p.base, base), f"{p.base} <= abs({size})"
@@ -74,6 +74,13 @@ def _over_bound(work: Derivation, t: Term, base: Expr, power: Fraction, sums: bo
         work.conditions.append(Condition(text, "interval", "bounds the quotient by a constant"))
         return replace(t, parts=tuple(q for q in _in_place(t, base, whole) if q is not t.parts[i]))
     return None
+
+
+def _unrounded(e: Expr) -> Expr:
+    """What a rounding is of: it is no more than a constant times that."""
+    while isinstance(e, Cast) and e.dtype in FLOATS and e.arg.dtype in FLOATS:
+        e = e.arg
+    return e
 
 
 def _in_place(t: Term, base: Expr, whole: Part) -> list[Part]:

@@ -22,7 +22,7 @@ from redfuser.acrf.derive.attained import one_or_none
 from redfuser.acrf.derive.bounds import bound_of, divisor
 from redfuser.acrf.derive.decomposition import Decomposition, Part, Term
 from redfuser.acrf.derive.faint import may_vanish
-from redfuser.acrf.expr import FLOATS, Cast, Expr, Op, walk
+from redfuser.acrf.expr import FLOATS, Cast, Expr, Op, unwidened, walk
 from redfuser.acrf.facts.normal import product
 from redfuser.acrf.state import Condition, Refuse, no_rule
 from redfuser.dtypes import LARGEST, SMALLEST_NORMAL, UNIT, widens
@@ -112,8 +112,7 @@ def _may_vanish(d: Decomposition, e: Cast, core: Expr, results: list[Part]) -> b
 def keeps_digits(e: Expr, dtype: str) -> bool:
     """Is a rounding of it to ``dtype`` relative however small it is: of a number of that dtype already, or one whose range is
     float32's?"""
-    while isinstance(e, Cast) and e.arg.dtype in FLOATS and widens(e.arg.dtype, e.dtype):
-        e = e.arg
+    e = unwidened(e)
     return e.dtype == dtype or SMALLEST_NORMAL[dtype] <= SMALLEST_NORMAL["f32"]
 
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from redfuser.acrf.cascade import Let, Reduce
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, unwidened
 from redfuser.acrf.facts.algebra import INF
 from redfuser.acrf.facts.classify import Scope
 from redfuser.acrf.facts.freeze import prove_nonnegative, worth_asking
@@ -228,10 +228,12 @@ class Ranges:
         r = self.reductions.get(d.name) if isinstance(d, Ref) and not d.indices else None
         if r is None or r.reducer.kind != "min":
             return False
-        return (equal(r.expr, g) or equal(r.expr, _abs(g)) or _same_abs(r.expr, g)) and self.of(r.expr).nonneg
+        body, g = _datum(r.expr), _datum(g)
+        return (equal(body, g) or equal(body, _abs(g)) or _same_abs(body, g)) and self.of(r.expr).nonneg
 
     def _covers(self, body: Expr, g: Expr, depth: int) -> bool:
         """Proved: ``|g| <= body`` for every element, both data."""
+        body, g = _datum(body), _datum(g)
         if equal(body, _abs(g)) or (self.of(g).nonneg and equal(body, g)) or _same_abs(body, g):
             return True
         match body:
@@ -253,6 +255,15 @@ class Ranges:
                 return True
             inner = inner.arg
         return inner.dtype in FLOATS and LARGEST[inner.dtype] <= LARGEST[dtype]
+
+
+def _datum(e: Expr) -> Expr:
+    """The datum, or its size, in the dtype it has: a wider float holds every number of it."""
+    e = unwidened(e)
+    if isinstance(e, Op) and e.name in ("abs", "neg"):
+        a = _datum(e.args[0])
+        return Op(e.name, (a,), a.dtype)
+    return e
 
 
 def _abs(g: Expr) -> Expr:

@@ -122,6 +122,21 @@ def test_a_product_stays_over_what_bounds_one_of_it(bound, divisor, whole):
             np.testing.assert_allclose(run_fused(fused, inputs, lengths, how, "program")["o"], want, rtol=1e-4, atol=1e-6 * size**2)
 
 
+@pytest.mark.parametrize(("of", "size"), [("abs(w[i, l])", "f32(w[i, l] / (m + bf16(0.25)))"),
+                                          ("abs(f32(w[i, l]))", "(f32(w[i, l]) / (m + 0.25))"),
+                                          ("f32(abs(w[i, l]))", "f32(bf16(f32(w[i, l]) / max(m, 1e-12)))"),
+                                          ("abs(v[i, l])", "f32(bf16(v[i, l] / (m + 0.25)))")])
+def test_a_datum_is_bounded_before_it_is_widened_and_behind_it(of, size):
+    """A wider float holds every number of a narrow one: the quotient stays whole, and what it multiplies meets no sum alone."""
+    fused = fuse(parse_cascade(f"""cascade widened(x: bf16[I, 48], w: bf16[I, 48], v: f32[I, 48]) over l
+  m[i] = max[l] {of}
+  o[i] = sum[l] f32(x[i, l]) * {size}
+  return o
+"""))
+    assert isinstance(fused, Fused) and check(fused) == []
+    assert not any("deferred" in c for c in fused.certificate.choices), fused.certificate.choices
+
+
 CORRECTED = """cascade corrected(k: f32[I, 48], q: f32[I, 48], s: f32[I, 48], v: f32[I]) over l
   a[i] = sum[l] k[i, l] * k[i, l]
   b[i] = sum[l] q[i, l] * q[i, l]
